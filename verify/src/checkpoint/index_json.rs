@@ -1,0 +1,93 @@
+//! `model.safetensors.index.json`: which shard holds which tensor.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::json;
+use super::tensor::{TensorIndex, list_some};
+use crate::error::{Error, Result};
+use crate::names::{FileName, Shown};
+
+/// The file's name.
+pub const INDEX: &str = "model.safetensors.index.json";
+
+/// The parsed index.
+#[derive(Debug)]
+pub struct IndexJson {
+    shards: Vec<FileName>,
+    weight_map: HashMap<String, FileName>,
+}
+
+impl IndexJson {
+    /// Reads the index of a folder.
+    ///
+    /// # Errors
+    /// Exit 3 where it is not an index or names a file outside the folder.
+    pub fn read(path: &Path) -> Result<Self> {
+        let value = json::parse(&json::read_text(path, json::MAX_TOKENIZER)?, path)?;
+        let map = value.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
+            Error::input(format!("{} has no `weight_map`", Shown::path(path))).hint("fetch the file again")
+        })?;
+        let mut weight_map = HashMap::with_capacity(map.len());
+        for (tensor, file) in map {
+            let file = file.as_str().ok_or_else(|| {
+                Error::input(format!("{}: entry `{}` names no file", Shown::path(path), Shown(tensor)))
+            })?;
+            weight_map.insert(tensor.clone(), FileName::parse(file)?);
+        }
+        let mut shards: Vec<FileName> = weight_map.values().cloned().collect();
+        shards.sort();
+        shards.dedup();
+        Ok(IndexJson { shards, weight_map })
+    }
+
+    /// The shards that it names, sorted.
+    pub fn shards(&self) -> &[FileName] {
+        &self.shards
+    }
+
+    /// Confirms that the shards hold exactly what the index says.
+    ///
+    /// # Errors
+    /// Exit 3 listing up to ten tensors that are missing, extra or in another shard.
+    pub fn check_against(&self, index: &TensorIndex) -> Result<()> {
+        let (mut elsewhere, mut extra, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        for t in index.tensors() {
+            match self.weight_map.get(&t.spec.name) {
+                None => extra.push(Shown(&t.spec.name).to_string()),
+                Some(f) if *f != index.shards()[t.shard] => elsewhere.push(Shown(&t.spec.name).to_string()),
+                Some(_) => {}
+            }
+        }
+        for name in self.weight_map.keys().filter(|n| !index.contains(n)) {
+            missing.push(Shown(name).to_string());
+        }
+        missing.sort();
+        for (what, list) in [
+            ("names tensors that no shard holds", missing),
+            ("does not name tensors that a shard holds", extra),
+            ("names another shard for tensors", elsewhere),
+        ] {
+            if !list.is_empty() {
+                return Err(Error::input(format!("{INDEX} {what}")).found(list_some(&list)).hint(
+                    "index and shards are of two checkpoints, or a shard is missing: fetch the folder again",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text of an index for `index`: names in file order, two-space indent.
+pub fn encode(index: &TensorIndex) -> String {
+    let weight_map: serde_json::Map<String, Value> = index
+        .tensors()
+        .iter()
+        .map(|t| (t.spec.name.clone(), Value::from(index.shards()[t.shard].as_str())))
+        .collect();
+    let value =
+        serde_json::json!({"metadata": {"total_size": index.total_bytes()}, "weight_map": weight_map});
+    format!("{value:#}\n")
+}

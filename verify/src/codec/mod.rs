@@ -1,0 +1,1 @@
+//! Quantized storage: bytes to numbers and back.

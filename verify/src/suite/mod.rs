@@ -1,0 +1,1 @@
+//! Scored tool-calling cases.

@@ -1,0 +1,1 @@
+//! Chat templates: find, compare, embed, render.
