@@ -1,11 +1,12 @@
 //! Renderers for tests.
 
-use serde_json::Map;
+use serde_json::json;
 
-use super::{ChatTemplate, Place, Renderer, Source};
+use super::{ChatTemplate, Place, Renderer, Source, tokens_of};
 
-/// A renderer of `text` without special tokens.
+/// A renderer of `text` with the usual special tokens.
 pub fn renderer(text: &str) -> Renderer {
     let source = Source { file: "test.jinja".into(), place: Place::Jinja, name: None };
-    Renderer::new(ChatTemplate { text: text.to_string(), source }, Map::new()).unwrap()
+    let tokens = tokens_of(&json!({"bos_token": "<s>", "eos_token": "</s>"}));
+    Renderer::new(ChatTemplate { text: text.to_string(), source }, tokens).unwrap()
 }
