@@ -4,6 +4,7 @@ use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::python::{self, JsonStyle};
+use super::values;
 
 /// Filter that stands behind the iterable of every loop.
 pub const ITERATE: &str = "__iterate";
@@ -27,6 +28,7 @@ pub fn install(env: &mut Environment<'_>) {
     for name in ["escape", "e", "forceescape"] {
         env.add_filter(name, escape);
     }
+    env.add_filter("indent", indent);
     env.add_filter("center", center);
     env.add_filter("wordcount", |s: &str| words(s));
     env.add_filter(ITERATE, iterate);
@@ -70,6 +72,36 @@ fn escape(value: &Value) -> Result<Value, Error> {
         }
     }
     Ok(Value::from_safe_string(out))
+}
+
+/// Jinja2 splits at every line end that Python knows and joins with `\n`.
+fn indent(
+    state: &State<'_, '_>,
+    text: &str,
+    width: Option<Value>,
+    first: Option<bool>,
+    args: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(args.get::<Option<Value>>("width")?);
+    let first = first.or(args.get::<Option<bool>>("first")?).unwrap_or(false);
+    let blank = args.get::<Option<bool>>("blank")?.unwrap_or(false);
+    args.assert_all_used()?;
+    let indent = match width {
+        None => " ".repeat(4),
+        Some(width) if width.as_str().is_some() => width.to_string(),
+        Some(width) => " ".repeat(width.as_i64().map_or(0, |n| n.clamp(0, 1 << 10) as usize)),
+    };
+    let text = format!("{text}\n");
+    let lines = values::lines(&text);
+    state.consume_fuel((text.len() + lines.len() * indent.len()) as u64 / 64)?;
+    let mut out = String::with_capacity(text.len());
+    for (at, line) in lines.iter().enumerate() {
+        out.push_str(if at > 0 { "\n" } else { "" });
+        let shift = if at == 0 { first } else { blank || !line.is_empty() };
+        out.push_str(if shift { &indent } else { "" });
+        out.push_str(line);
+    }
+    Ok(out)
 }
 
 /// Python's `str.center`: the odd space goes right in a string of even length, left otherwise.

@@ -105,7 +105,7 @@ fn string_method(s: &str, name: &str, args: &[Value]) -> Option<Value> {
 }
 
 /// Python's `splitlines`: it knows more line ends than Rust's `lines`.
-fn lines(s: &str) -> Vec<&str> {
+pub fn lines(s: &str) -> Vec<&str> {
     let mut out = Vec::new();
     let mut rest = s;
     let breaks =
