@@ -273,11 +273,14 @@ pub struct Verify {
 
 Examples:
   prep parse --parser qwen3_coder < outputs.jsonl
-  prep parse --parser hermes < outputs.jsonl")]
+  prep parse --parser hermes --reasoning-parser qwen3 < outputs.jsonl")]
 pub struct Parse {
     /// The tool-call parser
     #[arg(long, value_name = "NAME")]
     pub parser: String,
+    /// The parser that takes the reasoning out first
+    #[arg(long, value_name = "NAME")]
+    pub reasoning_parser: Option<String>,
 }
 
 /// `prep generate`.

@@ -155,3 +155,53 @@ pub fn tiny_merged() -> &'static Path {
     });
     out
 }
+
+/// A qwen3 checkpoint of about `bytes`, all weights the same small pattern.
+pub fn big_model(dir: &Dir, bytes: usize) -> PathBuf {
+    use verify::Dtype;
+    use verify::checkpoint::TensorSpec;
+    use verify::checkpoint::header::encode;
+    let (hidden, inter, vocab) = (1024, 4096, 256);
+    let layer_bytes = 2 * (hidden * inter * 3 + hidden * 1024 * 4);
+    let layers = bytes.div_ceil(layer_bytes);
+    let mut specs = vec![TensorSpec::new("model.embed_tokens.weight", Dtype::BF16, [vocab, hidden])];
+    for l in 0..layers {
+        let mut add = |n: &str, shape: &[usize]| {
+            specs.push(TensorSpec::new(format!("model.layers.{l}.{n}.weight"), Dtype::BF16, shape));
+        };
+        add("input_layernorm", &[hidden]);
+        add("post_attention_layernorm", &[hidden]);
+        add("self_attn.q_norm", &[128]);
+        add("self_attn.k_norm", &[128]);
+        for p in ["q", "k", "v", "o"] {
+            add(&format!("self_attn.{p}_proj"), &[1024, hidden]);
+        }
+        add("mlp.gate_proj", &[inter, hidden]);
+        add("mlp.up_proj", &[inter, hidden]);
+        add("mlp.down_proj", &[hidden, inter]);
+    }
+    specs.push(TensorSpec::new("model.norm.weight", Dtype::BF16, [hidden]));
+    specs.push(TensorSpec::new("lm_head.weight", Dtype::BF16, [vocab, hidden]));
+    let model = dir.join("big");
+    std::fs::create_dir(&model).unwrap();
+    let config = serde_json::json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": hidden, "intermediate_size": inter,
+        "num_hidden_layers": layers, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": vocab, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": false, "hidden_act": "silu",
+    });
+    std::fs::write(model.join("config.json"), config.to_string()).unwrap();
+    let mut file = std::io::BufWriter::new(std::fs::File::create(model.join("model.safetensors")).unwrap());
+    use std::io::Write;
+    file.write_all(&encode(specs.iter())).unwrap();
+    let pattern: Vec<u8> = (0..1 << 16).flat_map(|i: u32| (0x3c00u16 | (i % 251) as u16).to_le_bytes()).collect();
+    for s in &specs {
+        let mut left = s.byte_len() as usize;
+        while left > 0 {
+            let n = left.min(pattern.len());
+            file.write_all(&pattern[..n]).unwrap();
+            left -= n;
+        }
+    }
+    file.flush().unwrap();
+    model
+}

@@ -43,7 +43,10 @@ pub fn embed(template: &str, files: &Files) -> Result<Vec<Written>> {
     for (name, text) in [(TOKENIZER_CONFIG, Some(tokenizer_config)), (PROCESSOR, files.processor.as_ref())] {
         if let Some(text) = text {
             let value = Value::from(template);
-            written.push(Written { name, text: json_edit::set(text, None, KEY, Some(&value), Path::new(name))? });
+            written.push(Written {
+                name,
+                text: json_edit::set(text, None, KEY, Some(&value), Path::new(name))?,
+            });
         }
     }
     Ok(written)
@@ -95,7 +98,10 @@ fn disagreements(places: &Places, chosen: &ChatTemplate) -> Vec<Finding> {
         let (level, what) = match (other.source.place == chosen.source.place, &other.source.name) {
             (true, _) => (
                 Level::Note,
-                format!("{} differs from {}, which is used for requests with tools", other.source, chosen.source),
+                format!(
+                    "{} differs from {}, which is used for requests with tools",
+                    other.source, chosen.source
+                ),
             ),
             (false, _) => (
                 Level::Error,
@@ -138,9 +144,13 @@ mod tests {
 
     #[test]
     fn embedding_twice_changes_nothing_more() {
-        let files = Files { tokenizer_config: Some("{}".into()), processor: Some(r#"{"chat_template":"old"}"#.into()) };
+        let files = Files {
+            tokenizer_config: Some("{}".into()),
+            processor: Some(r#"{"chat_template":"old"}"#.into()),
+        };
         let once = embed("t", &files).unwrap();
-        let again = Files { tokenizer_config: Some(once[1].text.clone()), processor: Some(once[2].text.clone()) };
+        let again =
+            Files { tokenizer_config: Some(once[1].text.clone()), processor: Some(once[2].text.clone()) };
         assert_eq!(embed("t", &again).unwrap(), once);
         assert_eq!(once[2].text, r#"{"chat_template":"t"}"#);
     }

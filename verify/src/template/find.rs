@@ -202,11 +202,8 @@ fn named_files(dir: &Path) -> Result<Vec<ChatTemplate>> {
 }
 
 fn in_json(file: &Value, path: &Path, place: Place) -> Result<Vec<ChatTemplate>> {
-    let source = |name: Option<&str>| Source {
-        file: path.to_path_buf(),
-        place,
-        name: name.map(str::to_string),
-    };
+    let source =
+        |name: Option<&str>| Source { file: path.to_path_buf(), place, name: name.map(str::to_string) };
     let bad = |found: &Value| {
         Error::input(format!("key `{KEY}` in {} is no template", Shown::path(path)))
             .found(Shown(&found.to_string()).to_string())

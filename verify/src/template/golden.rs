@@ -16,7 +16,10 @@ const REFUSED: [(&str, &str); 9] = [
     ("{{ s | urlencode }}", "no use in a prompt"),
     ("{{ a is callable }}", "no use in a prompt"),
     ("{{ a | pprint }}", "breaks lines by its own rules"),
-    ("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}", "other signature in the engine"),
+    (
+        "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}",
+        "other signature in the engine",
+    ),
 ];
 
 /// Snippets that fail under Python, which does not order values of different types.

@@ -114,8 +114,7 @@ fn conversations() -> Vec<Conversation> {
     let user = || turn("user", "probe question");
     let system = || turn("system", "probe rule");
     let calls = |content: Value, calls: &[Value]| json!({"role": "assistant", "content": content, "tool_calls": calls});
-    let result =
-        |text: &str| json!({"role": "tool", "name": "probe_weather", "tool_call_id": "call00001", "content": text});
+    let result = |text: &str| json!({"role": "tool", "name": "probe_weather", "tool_call_id": "call00001", "content": text});
     let new = |name, messages: Vec<Value>, must_hold| Conversation {
         name,
         request: Request::new(&messages, &[probe_tool()]),
@@ -213,7 +212,8 @@ mod tests {
 
     #[test]
     fn a_lost_result_is_a_finding() {
-        let drops = "{% for m in messages if m.role != 'tool' %}{{ m.content }}{{ m.tool_calls }}{% endfor %}";
+        let drops =
+            "{% for m in messages if m.role != 'tool' %}{{ m.content }}{{ m.tool_calls }}{% endfor %}";
         let found = findings(&try_all(&renderer(drops)));
         assert!(found.iter().any(|f| f.what.contains("lacks sunny")), "{found:?}");
     }

@@ -255,9 +255,7 @@ impl JsonWriter<'_> {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
-                c if (c as u32) < 0x20
-                    || (self.style.ensure_ascii && !c.is_ascii()) =>
-                {
+                c if (c as u32) < 0x20 || (self.style.ensure_ascii && !c.is_ascii()) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(self.out, "\\u{unit:04x}");
                     }
@@ -303,7 +301,8 @@ mod tests {
 
     #[test]
     fn lists_and_strings_print_as_repr() {
-        let value = Value::from_serialize_json(r#"{"a": ["it's", "say \"x\"", null, true, 1.0, 1e20], "b": {}}"#);
+        let value =
+            Value::from_serialize_json(r#"{"a": ["it's", "say \"x\"", null, true, 1.0, 1e20], "b": {}}"#);
         assert_eq!(str(&value).unwrap(), r#"{'a': ["it's", 'say "x"', None, True, 1.0, 1e+20], 'b': {}}"#);
     }
 

@@ -96,7 +96,9 @@ impl Failure {
     pub fn into_error(self, template: &ChatTemplate) -> Error {
         let hint = match &self {
             Failure::Raised { .. } => "send the turns in an order that the template accepts",
-            Failure::Unsupported { .. } => "write the template without it, in what Jinja2 and transformers know",
+            Failure::Unsupported { .. } => {
+                "write the template without it, in what Jinja2 and transformers know"
+            }
             Failure::Limit { .. } => "the template does not end or writes without bound: use another one",
             Failure::Failed { .. } => "run `prep template check` to see which conversations fail",
         };

@@ -61,7 +61,8 @@ impl Request {
         context.extend(self.kwargs.clone());
         context.insert("messages".into(), Value::Array(messages));
         context.insert("tools".into(), list_or_none(&self.tools));
-        context.insert("documents".into(), self.documents.as_deref().map_or(Value::Null, |d| d.to_vec().into()));
+        context
+            .insert("documents".into(), self.documents.as_deref().map_or(Value::Null, |d| d.to_vec().into()));
         context.insert("add_generation_prompt".into(), self.add_generation_prompt.into());
         Ok(context)
     }

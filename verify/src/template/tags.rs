@@ -182,7 +182,10 @@ mod tests {
         for (text, iterable) in [
             ("{%- for a, b in x.items() if a -%}", "{%- for a, b in (x.items())|__iterate if a -%}"),
             ("{% for a in 'in if' %}", "{% for a in ('in if')|__iterate %}"),
-            ("{% for a in (b if c else d) recursive %}", "{% for a in ((b if c else d))|__iterate recursive %}"),
+            (
+                "{% for a in (b if c else d) recursive %}",
+                "{% for a in ((b if c else d))|__iterate recursive %}",
+            ),
         ] {
             assert_eq!(prepare(text).unwrap(), iterable);
         }

@@ -95,9 +95,7 @@ fn string_method(s: &str, name: &str, args: &[Value]) -> Option<Value> {
             parts.reverse();
             parts.into_iter().map(Value::from).collect()
         }
-        ("rsplit", 1) => {
-            s.split(text(0).filter(|t| !t.is_empty())?).map(Value::from).collect()
-        }
+        ("rsplit", 1) => s.split(text(0).filter(|t| !t.is_empty())?).map(Value::from).collect(),
         ("index", 1) => s[..s.find(text(0)?)?].chars().count().into(),
         ("splitlines", 0) => lines(s).into_iter().map(Value::from).collect(),
         _ => return None,
