@@ -55,7 +55,7 @@ pub fn list(dir: &Path) -> Result<Listing> {
             .expected("a model folder with config.json and safetensors files")
             .hint("check the path"));
     }
-    if dir.join(WORK).join("journal.jsonl").exists() && !dir.join(REPORT).exists() {
+    if dir.join(WORK).is_dir() && !dir.join(REPORT).exists() {
         return Err(Error::input(format!("{} is an unfinished result of prep", Shown::path(dir)))
             .found("a journal in .prep and no prep-report.json")
             .hint("run the command that writes it again: it continues where it stopped"));

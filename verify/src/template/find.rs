@@ -122,14 +122,22 @@ impl Places {
     /// # Errors
     /// Exit 3 where a file cannot be read, is no JSON, or the key is neither text nor a list of named texts.
     pub fn read(dir: &Path) -> Result<Self> {
+        Self::collect(dir, |name| text_of(dir, name))
+    }
+
+    /// As [`Self::read`], with the texts of the files from `text`; `dir` is where messages say they lie.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn collect(dir: &Path, text: impl Fn(&str) -> Result<Option<String>>) -> Result<Self> {
         let mut found = Vec::new();
-        if let Some(text) = text_of(dir, JINJA)? {
+        if let Some(text) = text(JINJA)? {
             let source = Source { file: dir.join(JINJA), place: Place::Jinja, name: None };
             found.push(ChatTemplate { text, source });
         }
         found.extend(named_files(&dir.join(NAMED))?);
         for (name, place) in [(TOKENIZER_CONFIG, Place::TokenizerConfig), (PROCESSOR, Place::Processor)] {
-            if let Some(text) = text_of(dir, name)? {
+            if let Some(text) = text(name)? {
                 let path = dir.join(name);
                 found.extend(in_json(&json::parse(&text, &path)?, &path, place)?);
             }

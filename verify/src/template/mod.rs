@@ -16,6 +16,7 @@ pub mod lint;
 mod python;
 pub mod render;
 mod request;
+mod stage;
 mod tags;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -25,3 +26,4 @@ pub use find::{ChatTemplate, Place, Places, Source};
 pub use finding::{Finding, Level};
 pub use render::{Failure, Nulls, Renderer, Request};
 pub use request::{special_tokens, tokens_of};
+pub use stage::EmbedTemplate;
