@@ -100,6 +100,33 @@ impl Reading {
     }
 }
 
+/// Texts of the tokens that a folder's tokenizer flags special, sorted.
+///
+/// # Errors
+/// Exit 3 where a tokenizer file is there and cannot be read.
+pub fn special_texts(dir: &Path) -> Result<Vec<String>> {
+    let mut texts = Vec::new();
+    let mut add = |token: &Value| {
+        if token["special"] == true
+            && let Some(text) = token["content"].as_str()
+        {
+            texts.push(text.to_string());
+        }
+    };
+    let (config, tokenizer) = (dir.join("tokenizer_config.json"), dir.join("tokenizer.json"));
+    if config.exists() {
+        let value = json::read(&config)?;
+        value["added_tokens_decoder"].as_object().into_iter().flat_map(|m| m.values()).for_each(&mut add);
+    }
+    if tokenizer.exists() {
+        let value = json::parse(&json::read_text(&tokenizer, json::MAX_TOKENIZER)?, &tokenizer)?;
+        value["added_tokens"].as_array().into_iter().flatten().for_each(&mut add);
+    }
+    texts.sort();
+    texts.dedup();
+    Ok(texts)
+}
+
 /// A whole run under one parser.
 #[derive(Debug, Clone, Serialize)]
 pub struct Evaluation {
