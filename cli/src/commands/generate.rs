@@ -24,7 +24,7 @@ pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
         let prompts = read_tokens(tokens, model.vocab())?;
         let done = dump::dump_to_file(&model, &prompts, (args.max_new, stop()), path, &console)?;
         console.clear();
-        let ids: Vec<_> = done.iter().map(|d| d.continuation().to_vec()).collect();
+        let ids: Vec<_> = done.iter().map(|d| &d.continuation).collect();
         output.text(&format!("logits of {} prompts written to {}", done.len(), Shown::path(path)));
         output.result(0, json!({"tokens": ids}));
         return Ok(0);

@@ -22,7 +22,9 @@ pub fn run(args: &Args, global: &Global, output: &Output) -> Result<u8> {
 /// `DIR`, or `DIR=WEIGHT` where what follows the last `=` is a number and `DIR=WEIGHT` is no folder itself.
 fn parse(text: &str) -> Result<(PathBuf, f64)> {
     let whole = PathBuf::from(text);
-    let Some((dir, weight)) = text.rsplit_once('=').filter(|_| !whole.is_dir()) else { return Ok((whole, 1.0)) };
+    let Some((dir, weight)) = text.rsplit_once('=').filter(|_| !whole.is_dir()) else {
+        return Ok((whole, 1.0));
+    };
     match weight.parse::<f64>() {
         Ok(w) if w.is_finite() => Ok((PathBuf::from(dir), w)),
         _ => Err(Error::usage(format!("`--adapter {}`: the weight is no number", Shown(text)))

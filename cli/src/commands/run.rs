@@ -19,7 +19,10 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
         Error::usage("no output folder").expected("--out DIR, or `out` in the recipe").hint("add --out DIR")
     })?;
     // Looked up first: a misspelt parser must not cost an hour of quantizing.
-    let verify = recipe.verify.as_ref().map(|v| Ok::<_, Error>((v, parsers::find(&v.parser)?, verification::suite_of(v.suite.as_deref())?)));
+    let verify = recipe
+        .verify
+        .as_ref()
+        .map(|v| Ok::<_, Error>((v, parsers::find(&v.parser)?, verification::suite_of(v.suite.as_deref())?)));
     let verify = verify.transpose()?;
     let stages = Stages::of(&recipe)?;
     let inputs: Vec<PathBuf> = recipe.adapter.iter().map(|a| a.path.clone()).collect();

@@ -72,8 +72,7 @@ pub fn conversation(messages: &Path, tools: Option<&Path>, kwargs: Option<&str>)
 }
 
 fn object(text: &str) -> Result<Map<String, Value>> {
-    serde_json::from_str(text)
-        .map_err(|e| Error::usage("--kwargs is no JSON object").found(e.to_string()))
+    serde_json::from_str(text).map_err(|e| Error::usage("--kwargs is no JSON object").found(e.to_string()))
 }
 
 fn kind(v: &Value) -> &'static str {

@@ -95,7 +95,11 @@ fn checksums(model: &Path, global: &Global, console: &Console, output: &Output) 
     if !model.join(SUMS).exists() {
         output.text(&format!("checksums   none ({SUMS} is missing)"));
         let what = format!("the folder has no {SUMS}: a damaged file would not be noticed");
-        return Ok(vec![Finding::new(Level::Note, what, "make it with `prep checksum` while the folder is known to be good")]);
+        return Ok(vec![Finding::new(
+            Level::Note,
+            what,
+            "make it with `prep checksum` while the folder is known to be good",
+        )]);
     }
     let faults = checksum::check(model, global.threads(), console)?;
     console.clear();
@@ -142,7 +146,11 @@ fn print(evaluation: &Evaluation, matrix: &[MatrixRow], verdict: &Verdict, outpu
     let cells = |c: [String; 3]| c.to_vec();
     let mut rows = vec![cells(["class".into(), "score".into(), "perfect".into()])];
     for c in &evaluation.classes {
-        rows.push(cells([c.class.clone(), format!("{}/{}", c.points, c.max), format!("{}/{}", c.perfect, c.cases)]));
+        rows.push(cells([
+            c.class.clone(),
+            format!("{}/{}", c.points, c.max),
+            format!("{}/{}", c.perfect, c.cases),
+        ]));
     }
     let cases: usize = evaluation.classes.iter().map(|c| c.cases).sum();
     rows.push(cells([
@@ -173,7 +181,10 @@ fn print(evaluation: &Evaluation, matrix: &[MatrixRow], verdict: &Verdict, outpu
     output.text("");
     say_findings(&verdict.reasons, output);
     let word = if verdict.pass { "PASSED" } else { "FAILED" };
-    output.text(&format!("{word}: {}/{} with --parser {}", evaluation.points, evaluation.max, evaluation.parser));
+    output.text(&format!(
+        "{word}: {}/{} with --parser {}",
+        evaluation.points, evaluation.max, evaluation.parser
+    ));
 }
 
 fn as_json(

@@ -1,11 +1,14 @@
 //! Runs a suite once through a model, and scores the same outputs under any parser.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::format::{Case, Expect, Suite};
 use super::score::{self, Score};
+use crate::checkpoint::json;
 use crate::error::Result;
 use crate::generate::{Answer, Finish, Generate, Prompt};
 use crate::parsers::{self, Context, Parsed, Parser, ReasoningParser};
@@ -159,6 +162,8 @@ pub struct ClassScore {
     pub points: u32,
     /// The most that they could be.
     pub max: u32,
+    /// Cases with full points.
+    pub perfect: usize,
     /// Cases.
     pub cases: usize,
 }
@@ -267,11 +272,12 @@ fn by_class<'a>(cases: impl Iterator<Item = &'a CaseScore>) -> Vec<ClassScore> {
     let mut classes: Vec<ClassScore> = Vec::new();
     for case in cases {
         let at = classes.iter().position(|c| c.class == case.class).unwrap_or_else(|| {
-            classes.push(ClassScore { class: case.class.clone(), points: 0, max: 0, cases: 0 });
+            classes.push(ClassScore { class: case.class.clone(), points: 0, max: 0, perfect: 0, cases: 0 });
             classes.len() - 1
         });
         classes[at].points += case.score.points;
         classes[at].max += score::MAX;
+        classes[at].perfect += usize::from(case.score.points == score::MAX);
         classes[at].cases += 1;
     }
     classes
