@@ -6,6 +6,8 @@
 //!                └──▶ embed (one text in every place), check
 //! ```
 
+#[cfg(test)]
+mod bounds;
 pub mod embed;
 mod filters;
 pub mod find;
@@ -21,6 +23,7 @@ mod tags;
 #[cfg(test)]
 pub(crate) mod testing;
 mod values;
+mod watch;
 
 pub use find::{ChatTemplate, Place, Places, Source};
 pub use finding::{Finding, Level};

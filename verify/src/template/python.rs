@@ -7,6 +7,8 @@ use minijinja::{Error, ErrorKind};
 
 /// Deeper values are refused: a namespace can hold itself.
 const MAX_DEPTH: usize = 200;
+/// Longer texts are refused: a list can hold one list twice, and that one another twice.
+const MAX_TEXT: usize = 16 << 20;
 
 /// A float as Python's `repr` prints it: shortest digits, exponent below 1e-4 and from 1e16.
 pub fn float(x: f64) -> String {
@@ -44,7 +46,7 @@ pub fn str(value: &Value) -> Result<String, Error> {
 }
 
 fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
-    check_depth(depth)?;
+    check_bounds(depth, out.len())?;
     if let Some(s) = value.as_str() {
         quote(s, out);
     } else if let Some(x) = float_in(value) {
@@ -85,9 +87,9 @@ fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_depth(depth: usize) -> Result<(), Error> {
-    match depth > MAX_DEPTH {
-        true => Err(Error::new(ErrorKind::InvalidOperation, "value is nested too deeply")),
+fn check_bounds(depth: usize, len: usize) -> Result<(), Error> {
+    match depth > MAX_DEPTH || len > MAX_TEXT {
+        true => Err(Error::new(ErrorKind::InvalidOperation, "value is too large or nested too deeply")),
         false => Ok(()),
     }
 }
@@ -163,7 +165,7 @@ struct JsonWriter<'a> {
 
 impl JsonWriter<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        check_depth(depth)?;
+        check_bounds(depth, self.out.len())?;
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),

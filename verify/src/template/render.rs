@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as Jinja;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::find::ChatTemplate;
-use super::{filters, python, request, tags, values};
+use super::{filters, python, request, tags, values, watch};
 use crate::error::{Error, Result};
 
 pub use super::request::{Nulls, Request};
@@ -23,7 +23,6 @@ pub use super::request::{Nulls, Request};
 const FUEL: u64 = 10_000_000;
 const MAX_OUTPUT: usize = 16 << 20;
 const MAX_DEPTH: usize = 200;
-const MAX_TIME: Duration = Duration::from_secs(10);
 
 /// A compiled template with the special tokens of its tokenizer.
 #[derive(Debug, Clone)]
@@ -118,10 +117,14 @@ impl Renderer {
             Ok(prepared) => prepared,
             Err(failure) => return Err(failure.into_error(&template)),
         };
-        let compiled = environment().template_from_named_str("chat_template", &prepared).map(|_| ());
+        let text = prepared.clone();
+        let compiled = watch::guarded(move || {
+            environment().template_from_named_str("chat_template", &text).map(|_| ()).map_err(Ended::Engine)
+        });
         match compiled {
-            Ok(()) => Ok(Renderer { template, prepared, tokens }),
-            Err(e) => Err(failure(&e, &template.text).into_error(&template)),
+            Ok(Ok(())) => Ok(Renderer { template, prepared, tokens }),
+            Ok(Err(e)) => Err(e.into_failure(&template.text).into_error(&template)),
+            Err(what) => Err(Failure::Limit { what: what.into(), line: None }.into_error(&template)),
         }
     }
 
@@ -149,18 +152,40 @@ impl Renderer {
     /// A [`Failure`], with the line of the template where one is known.
     pub fn render(&self, request: &Request) -> Result<String, Failure> {
         let context = Value::Object(request.context(&self.tokens)?);
-        let env = environment();
-        let wrong = |e: minijinja::Error| failure(&e, &self.template.text);
-        let template = env.template_from_named_str("chat_template", &self.prepared).map_err(wrong)?;
-        let mut out = Bounded { text: Vec::new(), start: Instant::now(), over: None };
-        let result = template.render_captured_to(values::from_json(&context), &mut out).map(|_| ());
-        if let Some(what) = out.over {
-            return Err(Failure::Limit { what: what.to_string(), line: None });
-        }
-        result.map_err(wrong)?;
-        let text = String::from_utf8_lossy(&out.text).into_owned();
+        let (prepared, values) = (self.prepared.clone(), context.clone());
+        let text = match watch::guarded(move || execute(&prepared, &values)) {
+            Ok(result) => result.map_err(|e| e.into_failure(&self.template.text))?,
+            Err(what) => return Err(Failure::Limit { what: what.to_string(), line: None }),
+        };
         check_floats(&context, &text)?;
         Ok(text)
+    }
+}
+
+/// How a rendering ended without a text.
+enum Ended {
+    Over(&'static str),
+    Engine(minijinja::Error),
+}
+
+impl Ended {
+    fn into_failure(self, source: &str) -> Failure {
+        match self {
+            Ended::Over(what) => Failure::Limit { what: what.to_string(), line: None },
+            Ended::Engine(e) => failure(&e, source),
+        }
+    }
+}
+
+fn execute(prepared: &str, context: &Value) -> Result<String, Ended> {
+    let env = environment();
+    let template = env.template_from_named_str("chat_template", prepared).map_err(Ended::Engine)?;
+    let mut out = Bounded { text: Vec::new(), start: Instant::now(), over: None };
+    let result = template.render_captured_to(values::from_json(context), &mut out).map(|_| ());
+    match (out.over, result) {
+        (Some(what), _) => Err(Ended::Over(what)),
+        (None, Err(e)) => Err(Ended::Engine(e)),
+        (None, Ok(())) => Ok(String::from_utf8_lossy(&out.text).into_owned()),
     }
 }
 
@@ -175,8 +200,8 @@ impl io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.text.len() + bytes.len() > MAX_OUTPUT {
             self.over = Some("the template writes more than 16 MiB");
-        } else if self.start.elapsed() > MAX_TIME {
-            self.over = Some("the template runs for more than 10 s");
+        } else if self.start.elapsed() > watch::MAX_TIME {
+            self.over = Some(watch::TOO_LONG);
         } else {
             self.text.extend_from_slice(bytes);
             return Ok(bytes.len());

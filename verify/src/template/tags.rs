@@ -8,6 +8,9 @@ use super::render::Failure;
 const DICT_METHODS: [&str; 10] =
     ["items", "keys", "values", "get", "copy", "pop", "update", "clear", "setdefault", "popitem"];
 
+/// Operators in one tag, and `elif` in one template: the compiler needs a stack frame for each.
+const MAX_CHAIN: usize = 1000;
+
 /// Returns the text as minijinja shall compile it.
 ///
 /// `{% generation %}` and its end only mark what a trainer masks, so they become `{% with %}`, which has the
@@ -20,6 +23,7 @@ pub fn prepare(text: &str) -> Result<String, Failure> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text.as_str();
     let mut line = 1;
+    let mut elifs = 0;
     while let Some(at) = rest.find('{') {
         let (before, tag) = rest.split_at(at);
         line += before.matches('\n').count();
@@ -50,6 +54,11 @@ pub fn prepare(text: &str) -> Result<String, Failure> {
             _ => out.push_str(tag),
         }
         let code = tag.starts_with("{{") || (tag.starts_with("{%") && word != "raw");
+        elifs += usize::from(word == "elif");
+        if code && (operators(tag) > MAX_CHAIN || elifs > MAX_CHAIN) {
+            let what = format!("a chain of more than {MAX_CHAIN} operators or branches");
+            return Err(Failure::Limit { what, line: Some(line_of_word) });
+        }
         if let Some(name) = uncalled_method(tag).filter(|_| code) {
             return unsupported(&format!(
                 "`.{name}` without a call, which is a method in Python and not the key `{name}`"
@@ -122,6 +131,26 @@ fn words_outside(tag: &str) -> Vec<(usize, &str)> {
         }
     }
     words
+}
+
+/// What can stand in a chain: operators, subscripts, calls, filters, and words that join expressions.
+fn operators(tag: &str) -> usize {
+    let mut count = 0;
+    let mut last = 0;
+    for (at, c) in code_chars(tag) {
+        match c {
+            '.' | '|' | '~' | '+' | '-' | '*' | '/' | '%' | '<' | '>' | '=' | '!' | '(' | '[' | '{' => {
+                count += 1
+            }
+            c if at >= last && c.is_alphabetic() => {
+                let word = first_word(&tag[at..]);
+                last = at + word.len();
+                count += usize::from(matches!(word, "and" | "or" | "not" | "if" | "is" | "in"));
+            }
+            _ => {}
+        }
+    }
+    count
 }
 
 /// The characters of a tag outside of string literals.
