@@ -59,7 +59,7 @@ pub fn attend(isa: Isa, [q, k, v]: [Array; 3], heads: Heads, spans: &[Span], cac
         }
         row = rows.end;
     }
-    tasks.into_par_iter().for_each(|task| isa.run(task));
+    tasks.into_par_iter().for_each(|task| SCORES.with_borrow_mut(|s| isa.run(Attend { task, scores: s })));
     out
 }
 
@@ -83,24 +83,27 @@ thread_local! {
     static SCORES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Kernel for Task<'_> {
+struct Attend<'a> {
+    task: Task<'a>,
+    scores: &'a mut Vec<f32>,
+}
+
+impl Kernel for Attend<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let (dim, stride) = (self.heads.dim, stride(self.heads));
+        let Task { q, kv, heads, pair, positions, out } = self.task;
+        let (dim, at) = (heads.dim, pair * stride(heads));
         let scale = 1.0 / (dim as f32).sqrt();
-        SCORES.with_borrow_mut(|scores| {
-            scores.resize(self.positions, 0.0);
-            for (q, out) in self.q.chunks_exact(dim).zip(self.out.chunks_exact_mut(dim)) {
-                let at = self.pair * stride;
-                for (score, k) in scores.iter_mut().zip(self.kv.keys.chunks_exact(self.kv.row)) {
-                    *score = dot::<L>(q, &k[at..at + dim]) * scale;
-                }
-                softmax::<L>(scores);
-                weighted_sum::<L>(scores, &self.kv.values[at..], self.kv.row, out);
+        self.scores.resize(positions, 0.0);
+        for (q, out) in q.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
+            for (score, k) in self.scores.iter_mut().zip(kv.keys.chunks_exact(kv.row)) {
+                *score = dot::<L>(q, &k[at..at + dim]) * scale;
             }
-        });
+            softmax::<L>(self.scores);
+            weighted_sum::<L>(self.scores, &kv.values[at..], kv.row, out);
+        }
     }
 }
 

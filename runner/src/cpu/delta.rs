@@ -77,16 +77,39 @@ fn convolved(
     let mut window = std::mem::take(recent);
     window.extend_from_slice(&x.values()[first * channels..][..len * channels]);
     let mut y = Array::zeros(len, channels);
-    for (t, y) in y.values_mut().chunks_exact_mut(channels).enumerate() {
-        for (ch, (y, taps)) in y.iter_mut().zip(rule.conv.each_row()).enumerate() {
-            for (j, tap) in taps.iter().enumerate() {
-                *y = tap.mul_add(window[(t + j) * channels + ch], *y);
-            }
-        }
-    }
+    isa.run(Convolve { window: &window, taps: &rule.conv, y: &mut y });
     silu(isa, y.values_mut());
     *recent = window.split_off(len * channels);
     y
+}
+
+struct Convolve<'a> {
+    /// `[taps - 1 + tokens, channels]`
+    window: &'a [f32],
+    /// `[channels, taps]`
+    taps: &'a Array,
+    y: &'a mut Array,
+}
+
+impl Kernel for Convolve<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let channels = self.y.cols();
+        for j in 0..self.taps.cols() {
+            let mut tap = Vec::with_capacity(channels);
+            for taps in self.taps.each_row() {
+                tap.push(taps[j]);
+            }
+            for (t, y) in self.y.values_mut().chunks_exact_mut(channels).enumerate() {
+                let x = &self.window[(t + j) * channels..][..channels];
+                for ((y, x), tap) in y.iter_mut().zip(x).zip(&tap) {
+                    *y = tap.mul_add(*x, *y);
+                }
+            }
+        }
+    }
 }
 
 /// Token by token: one value head of one sequence.
@@ -149,7 +172,11 @@ impl Kernel for Recurrent<'_> {
 #[inline(always)]
 fn unit<L: Lanes>(x: &[f32], scale: f32) -> Vec<f32> {
     let factor = 1.0 / (dot::<L>(x, x) + 1e-6).sqrt();
-    x.iter().map(|x| x * factor * scale).collect()
+    let mut unit = x.to_vec();
+    for x in &mut unit {
+        *x = *x * factor * scale;
+    }
+    unit
 }
 
 /// `ln(1 + e^x)`.

@@ -63,17 +63,27 @@ pub fn rotate(x: &mut Array, dim: usize, angles: &Array) {
 /// Softmax in place; the order of the sum is fixed by the length.
 #[inline(always)]
 pub fn softmax<L: Lanes>(x: &mut [f32]) {
-    let top = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    x.iter_mut().for_each(|x| *x = exp(*x - top));
+    let mut top = f32::NEG_INFINITY;
+    for x in &*x {
+        top = top.max(*x);
+    }
+    for x in &mut *x {
+        *x = exp(*x - top);
+    }
     let scale = 1.0 / sum::<L>(x);
-    x.iter_mut().for_each(|x| *x *= scale);
+    for x in x {
+        *x *= scale;
+    }
 }
 
 /// Sum in lane order.
 #[inline(always)]
 fn sum<L: Lanes>(x: &[f32]) -> f32 {
     let (chunks, rest) = x.as_chunks::<LANES>();
-    let mut lanes = chunks.iter().fold(L::splat(0.0), |sum, x| sum.add(L::load(x)));
+    let mut lanes = L::splat(0.0);
+    for x in chunks {
+        lanes = lanes.add(L::load(x));
+    }
     if !rest.is_empty() {
         lanes = lanes.add(L::load(&filled(rest)));
     }
@@ -150,7 +160,9 @@ impl Kernel for Sigmoid<'_> {
     type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        self.0.iter_mut().for_each(|x| *x = sigmoid(*x));
+        for x in self.0 {
+            *x = sigmoid(*x);
+        }
     }
 }
 
@@ -160,7 +172,9 @@ impl Kernel for Silu<'_> {
     type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        self.0.iter_mut().for_each(|x| *x *= sigmoid(*x));
+        for x in self.0 {
+            *x *= sigmoid(*x);
+        }
     }
 }
 
@@ -170,7 +184,9 @@ impl Kernel for SwiGlu<'_> {
     type Out = ();
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        self.0.iter_mut().zip(self.1).for_each(|(x, up)| *x = *x * sigmoid(*x) * up);
+        for (x, up) in self.0.iter_mut().zip(self.1) {
+            *x = *x * sigmoid(*x) * up;
+        }
     }
 }
 

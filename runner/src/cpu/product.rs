@@ -39,7 +39,7 @@ pub fn products(isa: Isa, jobs: &[Job]) -> Vec<Array> {
             tasks.push(Task { w: job.w, x, first: i * rows, out });
         }
     }
-    tasks.into_par_iter().for_each(|task| isa.run(task));
+    tasks.into_par_iter().for_each(|task| PANEL_SPACE.with_borrow_mut(|space| task.run(isa, space)));
     jobs.iter().zip(outs).map(|(job, out)| transposed(out, job.w.rows, job.x.rows())).collect()
 }
 
@@ -92,49 +92,63 @@ struct Task<'a> {
     out: &'a mut [f32],
 }
 
-impl Kernel for Task<'_> {
+thread_local! {
+    static PANEL_SPACE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Task<'_> {
+    fn run(self, isa: Isa, space: &mut Vec<f32>) {
+        match self.x.rows() {
+            0 => {}
+            1 => isa.run(OneToken(self)),
+            _ => {
+                // Rows beyond the task's hold old numbers; their products are never written.
+                space.resize(PANEL * self.x.cols(), 0.0);
+                isa.run(ManyTokens { task: self, space });
+            }
+        }
+    }
+}
+
+// In kernels there are loops where closures and iterator chains would be shorter: those are functions of their own,
+// compiled without the instruction set unless they happen to be inlined.
+
+struct OneToken<'a>(Task<'a>);
+
+impl Kernel for OneToken<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        match self.x.rows() {
-            0 => {}
-            1 => self.one_token::<L>(),
-            _ => self.many_tokens::<L>(),
+        let Task { w, x, first, out } = self.0;
+        let (x, _) = x.values().as_chunks::<LANES>();
+        match &w.format {
+            Format::F32 => straight::<L, Single>(w, first, x, out, None),
+            Format::F16 => straight::<L, Half>(w, first, x, out, None),
+            Format::Bf16 => straight::<L, Brain>(w, first, x, out, None),
+            Format::E4m3(s) => straight::<L, Eight>(w, first, x, out, Some(s)),
         }
     }
 }
 
-impl Task<'_> {
-    #[inline(always)]
-    fn one_token<L: Lanes>(self) {
-        let (x, _) = self.x.values().as_chunks::<LANES>();
-        match &self.w.format {
-            Format::F32 => straight::<L, Single>(self.w, self.first, x, self.out, None),
-            Format::F16 => straight::<L, Half>(self.w, self.first, x, self.out, None),
-            Format::Bf16 => straight::<L, Brain>(self.w, self.first, x, self.out, None),
-            Format::E4m3(s) => straight::<L, Eight>(self.w, self.first, x, self.out, Some(s)),
-        }
-    }
-
-    #[inline(always)]
-    fn many_tokens<L: Lanes>(self) {
-        let (tokens, width) = (self.x.rows(), self.x.cols());
-        let rows = self.out.len() / tokens;
-        PANEL_SPACE.with_borrow_mut(|space| {
-            space.resize(PANEL * width, 0.0);
-            let to = &mut space[..rows * width];
-            Unpack { w: self.w, first: self.first, to }.run::<L>();
-            // Rows beyond `rows` hold old numbers; their products are never written.
-            let (panel, _) = space.as_chunks::<LANES>();
-            let (x, _) = self.x.values().as_chunks::<LANES>();
-            panel_product::<L>(panel, x, width / LANES, [rows, tokens], self.out);
-        });
-    }
+struct ManyTokens<'a> {
+    task: Task<'a>,
+    space: &'a mut [f32],
 }
 
-thread_local! {
-    static PANEL_SPACE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+impl Kernel for ManyTokens<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Task { w, x, first, out } = self.task;
+        let (tokens, width) = (x.rows(), x.cols());
+        let rows = out.len() / tokens;
+        Unpack { w, first, to: &mut self.space[..rows * width] }.run::<L>();
+        let (panel, _) = self.space.as_chunks::<LANES>();
+        let (x, _) = x.values().as_chunks::<LANES>();
+        panel_product::<L>(panel, x, width / LANES, [rows, tokens], out);
+    }
 }
 
 /// `out[r, t]` = row `r` of `panel` times token `t` of `x`, both of `n` chunks a row.
@@ -200,19 +214,34 @@ fn block<L: Lanes, const R: usize, const T: usize>(
     x: &[[f32; LANES]],
     n: usize,
 ) -> [[f32; T]; R] {
-    let w: [&[[f32; LANES]]; R] = std::array::from_fn(|r| &w[r * n..][..n]);
-    let x: [&[[f32; LANES]]; T] = std::array::from_fn(|t| &x[t * n..][..n]);
+    let mut ws = [&w[..n]; R];
+    for r in 0..R {
+        ws[r] = &w[r * n..][..n];
+    }
+    let mut xs = [&x[..n]; T];
+    for t in 0..T {
+        xs[t] = &x[t * n..][..n];
+    }
     let mut sums = [[L::splat(0.0); T]; R];
     for i in 0..n {
-        let weights: [L; R] = std::array::from_fn(|r| L::load(&w[r][i]));
+        let mut weights = [L::splat(0.0); R];
+        for r in 0..R {
+            weights[r] = L::load(&ws[r][i]);
+        }
         for t in 0..T {
-            let x = L::load(&x[t][i]);
+            let x = L::load(&xs[t][i]);
             for r in 0..R {
                 sums[r][t] = sums[r][t].fma(weights[r], x);
             }
         }
     }
-    sums.map(|row| row.map(L::sum))
+    let mut out = [[0.0; T]; R];
+    for r in 0..R {
+        for t in 0..T {
+            out[r][t] = sums[r][t].sum();
+        }
+    }
+    out
 }
 
 /// Sixteen weights as they lie in the file.
@@ -289,9 +318,11 @@ fn rows_times<L: Lanes, C: Codes, const R: usize>(
 ) -> [f32; R] {
     let bytes = w.bytes.as_slice();
     let len = w.cols * w.format.width();
-    let rows: [_; R] = std::array::from_fn(|r| C::chunks(&bytes[(row + r) * len..][..len]));
     let whole = w.cols / LANES;
-    let codes: [&[C::Chunk]; R] = rows.map(|(chunks, _)| &chunks[..whole]);
+    let mut codes: [&[C::Chunk]; R] = [&[]; R];
+    for r in 0..R {
+        codes[r] = &C::chunks(&bytes[(row + r) * len..][..len]).0[..whole];
+    }
     let mut sums = [L::splat(0.0); R];
     match scales {
         None => {
@@ -305,12 +336,16 @@ fn rows_times<L: Lanes, C: Codes, const R: usize>(
         Some(scales) => {
             let step = scales.block[1].div_ceil(LANES);
             for (block, x) in x[..whole].chunks(step).enumerate() {
-                let scale: [L; R] = std::array::from_fn(|r| L::splat(scales.of_row(row + r)[block]));
+                let mut scale = [L::splat(0.0); R];
+                let mut part = codes;
+                for r in 0..R {
+                    scale[r] = L::splat(scales.of_row(row + r)[block]);
+                    part[r] = &codes[r][block * step..][..x.len()];
+                }
                 for (i, x) in x.iter().enumerate() {
                     let x = L::load(x);
                     for r in 0..R {
-                        let weight = C::read::<L>(&codes[r][block * step + i]).mul(scale[r]);
-                        sums[r] = sums[r].fma(weight, x);
+                        sums[r] = sums[r].fma(C::read::<L>(&part[r][i]).mul(scale[r]), x);
                     }
                 }
             }
@@ -319,13 +354,19 @@ fn rows_times<L: Lanes, C: Codes, const R: usize>(
     if let Some(x) = x.get(whole) {
         let x = L::load(x);
         for r in 0..R {
-            let weight = C::read::<L>(&C::tail(rows[r].1));
-            let scale = scales.and_then(|s| s.of_row(row + r).last()).copied();
-            let weight = scale.map_or(weight, |s| weight.mul(L::splat(s)));
+            let left = C::chunks(&bytes[(row + r) * len..][..len]).1;
+            let mut weight = C::read::<L>(&C::tail(left));
+            if let Some(scale) = scales.and_then(|s| s.of_row(row + r).last()) {
+                weight = weight.mul(L::splat(*scale));
+            }
             sums[r] = sums[r].fma(weight, x);
         }
     }
-    sums.map(L::sum)
+    let mut out = [0.0; R];
+    for r in 0..R {
+        out[r] = sums[r].sum();
+    }
+    out
 }
 
 /// Rows from `first` as f32, each filled up with zeros to whole chunks.
@@ -359,20 +400,27 @@ impl Unpack<'_> {
             let row = self.first + r;
             let (chunks, left) = C::chunks(&bytes[row * len..][..len]);
             let (to, _) = to.as_chunks_mut::<LANES>();
-            let scale = |block: usize| scales.map(|s| s.of_row(row)[block]);
             for (block, (codes, to)) in chunks.chunks(step).zip(to.chunks_mut(step)).enumerate() {
-                match scale(block) {
-                    None => codes.iter().zip(to).for_each(|(c, to)| C::read::<L>(c).store(to)),
+                match scales {
+                    None => {
+                        for (c, to) in codes.iter().zip(to) {
+                            C::read::<L>(c).store(to);
+                        }
+                    }
                     Some(s) => {
-                        let s = L::splat(s);
-                        codes.iter().zip(to).for_each(|(c, to)| C::read::<L>(c).mul(s).store(to));
+                        let s = L::splat(s.of_row(row)[block]);
+                        for (c, to) in codes.iter().zip(to) {
+                            C::read::<L>(c).mul(s).store(to);
+                        }
                     }
                 }
             }
             if let Some(to) = to.get_mut(chunks.len()) {
-                let weight = C::read::<L>(&C::tail(left));
-                let last = scales.and_then(|s| s.of_row(row).last()).copied();
-                last.map_or(weight, |s| weight.mul(L::splat(s))).store(to);
+                let mut weight = C::read::<L>(&C::tail(left));
+                if let Some(scale) = scales.and_then(|s| s.of_row(row).last()) {
+                    weight = weight.mul(L::splat(*scale));
+                }
+                weight.store(to);
             }
         }
     }
