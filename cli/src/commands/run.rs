@@ -60,7 +60,7 @@ impl Stages {
         let adapters: Vec<_> = recipe.adapter.iter().map(|a| (a.path.clone(), a.weight)).collect();
         let merge = match adapters.is_empty() {
             true => None,
-            false => Some(MergeLora::open(&adapters, &merge::Options::default())?),
+            false => Some(MergeLora::open(&adapters, merge::Options::default())?),
         };
         let quantize = recipe.quantize.as_ref().map(|q| quantize::stage(q.scheme, &q.ignore)).transpose()?;
         let template = recipe.template.from.as_deref().map(ChatTemplate::open).transpose()?;
