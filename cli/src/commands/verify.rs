@@ -175,7 +175,7 @@ fn print(evaluation: &Evaluation, matrix: &[MatrixRow], verdict: &Verdict, outpu
     output.text(&table(&rows));
     let others = best.len() - rows.len();
     if others > 0 {
-        output.text(&format!("  {others} other parsers: 0/{}", evaluation.max));
+        output.text(&format!("  0/{} under the {others} others", evaluation.max));
     }
     output.text("");
     say_findings(&verdict.reasons, output);

@@ -53,7 +53,9 @@ pub fn judge(
 
 /// Clearly better: by one whole case and by a twentieth of all points.
 fn better_parser(evaluation: &Evaluation, matrix: &[MatrixRow]) -> Option<Finding> {
-    let best = matrix.iter().max_by_key(|r| r.points)?;
+    // The first of equals: parsers are listed with the usual one of a format first.
+    let most = matrix.iter().map(|r| r.points).max()?;
+    let best = matrix.iter().find(|r| r.points == most)?;
     let margin = (evaluation.max / 20).max(super::score::MAX);
     (best.points >= evaluation.points + margin).then(|| {
         Finding::new(
