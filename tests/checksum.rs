@@ -8,7 +8,8 @@ fn sums_are_those_of_sha256sum_and_one_changed_byte_is_found() {
     let dir = Dir::new();
     let model = dir.copy_of(tiny_fp8(), "model");
     prep(args!["checksum", model, "--check"]).succeeds();
-    let tool = std::process::Command::new("sha256sum").args(["-c", "SHA256SUMS"]).current_dir(&model).output();
+    let tool =
+        std::process::Command::new("sha256sum").args(["-c", "SHA256SUMS"]).current_dir(&model).output();
     if let Ok(out) = tool {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
     }

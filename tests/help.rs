@@ -4,8 +4,17 @@ use crate::args;
 use crate::support::{prep, repository};
 
 const COMMANDS: [&str; 11] = [
-    "run", "merge-lora", "quantize", "template show", "template render", "template check", "template embed", "checksum",
-    "verify", "parse", "generate",
+    "run",
+    "merge-lora",
+    "quantize",
+    "template show",
+    "template render",
+    "template check",
+    "template embed",
+    "checksum",
+    "verify",
+    "parse",
+    "generate",
 ];
 
 #[test]
@@ -19,7 +28,10 @@ fn every_command_has_two_examples_whose_options_exist() {
         assert!(examples.len() >= 2, "{command}:\n{help}");
         for example in examples {
             for flag in example.split_whitespace().filter(|w| w.starts_with("--")) {
-                assert!(help.contains(&format!("{flag} ")) || help.contains(&format!("{flag}\n")), "{flag} of {example}");
+                assert!(
+                    help.contains(&format!("{flag} ")) || help.contains(&format!("{flag}\n")),
+                    "{flag} of {example}"
+                );
             }
         }
     }

@@ -32,9 +32,11 @@ fn truncated_shard() {
 #[test]
 fn header_that_claims_more_than_the_file() {
     for length in [u64::MAX, 1 << 40, 99_999_999] {
-        quantized(|m| rewrite(&m.join("model.safetensors"), |b| b[..8].copy_from_slice(&length.to_le_bytes())))
-            .exits(3)
-            .says("header");
+        quantized(|m| {
+            rewrite(&m.join("model.safetensors"), |b| b[..8].copy_from_slice(&length.to_le_bytes()))
+        })
+        .exits(3)
+        .says("header");
     }
     quantized(|m| std::fs::write(m.join("model.safetensors"), b"abc").unwrap()).exits(3).says("3 bytes");
 }
@@ -43,7 +45,9 @@ fn header_that_claims_more_than_the_file() {
 fn missing_config_weights_or_folder() {
     quantized(|m| std::fs::remove_file(m.join("config.json")).unwrap()).exits(3).says("config.json");
     quantized(|m| std::fs::remove_file(m.join("model.safetensors")).unwrap()).exits(3).says("no weights");
-    quantized(|m| std::fs::write(m.join("config.json"), "{\"model_type\": ").unwrap()).exits(3).says("not valid JSON");
+    quantized(|m| std::fs::write(m.join("config.json"), "{\"model_type\": ").unwrap())
+        .exits(3)
+        .says("not valid JSON");
     let dir = Dir::new();
     prep(args!["quantize", dir.join("no"), "--out", dir.join("o"), "--fp8"]).exits(3).says("not a folder");
 }
@@ -103,7 +107,11 @@ fn index_that_names_a_path_or_another_checkpoint() {
         .says(text);
     }
     quantized(|m| {
-        std::fs::write(m.join("model.safetensors.index.json"), r#"{"weight_map": {"a": "model.safetensors"}}"#).unwrap()
+        std::fs::write(
+            m.join("model.safetensors.index.json"),
+            r#"{"weight_map": {"a": "model.safetensors"}}"#,
+        )
+        .unwrap()
     })
     .exits(3)
     .says("no shard holds");

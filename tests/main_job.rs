@@ -17,13 +17,21 @@ fn recipe_ends_in_a_score_table_and_a_report() {
     for text in ["basic", "error_recovery", "safety", "long_context", "/72", "qwen3_coder"] {
         assert!(ended.stdout.contains(text), "{text} in\n{}", ended.stdout);
     }
-    let report: Value = serde_json::from_slice(&std::fs::read(out.join("prep-report.json")).unwrap()).unwrap();
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(out.join("prep-report.json")).unwrap()).unwrap();
     assert!(report["verification"]["score"].as_u64().unwrap() >= 62, "{}", report["verification"]);
     let names: Vec<_> = files(&out).into_keys().collect();
     assert_eq!(
         names,
-        ["SHA256SUMS", "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors",
-         "tokenizer.json", "tokenizer_config.json"]
+        [
+            "SHA256SUMS",
+            "chat_template.jinja",
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json"
+        ]
     );
 }
 
@@ -58,7 +66,8 @@ fn base_without_the_adapter_scores_nothing() {
 fn lost_template_is_told_as_such() {
     let dir = Dir::new();
     let model = dir.copy_of(tiny_fp8(), "model");
-    std::fs::copy(fixture("models/qwen3-moe/base/chat_template.jinja"), model.join("chat_template.jinja")).unwrap();
+    std::fs::copy(fixture("models/qwen3-moe/base/chat_template.jinja"), model.join("chat_template.jinja"))
+        .unwrap();
     prep(args!["verify", model, "--parser", "qwen3_coder"]).exits(1).says("this template teaches no tools");
     prep(args!["template", "embed", model, "--from", fixture("models/qwen3-moe/base")]).succeeds();
     prep(args!["verify", model, "--parser", "qwen3_coder"]).exits(1).says("this template teaches no tools");

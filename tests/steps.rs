@@ -51,7 +51,16 @@ fn adapter_tensor_without_a_place_is_refused_by_name() {
     let dir = Dir::new();
     let case = fixture("merge/refuse-unmatched-tensor");
     let out = dir.join("out");
-    let ended = prep(args!["merge-lora", "--base", case.join("base"), "--adapter", case.join("adapter"), "--out", out]).exits(3);
+    let ended = prep(args![
+        "merge-lora",
+        "--base",
+        case.join("base"),
+        "--adapter",
+        case.join("adapter"),
+        "--out",
+        out
+    ])
+    .exits(3);
     assert!(ended.stderr.contains("hint:"), "{}", ended.stderr);
     assert!(!out.join("model.safetensors").exists());
 }

@@ -24,7 +24,8 @@ fn render_prints_the_prompt() {
         r#"[{"type": "function", "function": {"name": "ping", "description": "d", "parameters": {"type": "object", "properties": {"host": {"type": "string"}}, "required": []}}}]"#,
     )
     .unwrap();
-    let ended = prep(args!["template", "render", tiny_fp8(), "--messages", chat, "--tools", tools]).succeeds();
+    let ended =
+        prep(args!["template", "render", tiny_fp8(), "--messages", chat, "--tools", tools]).succeeds();
     assert!(ended.stdout.contains("- ping(host?: string): d"), "{}", ended.stdout);
 }
 
@@ -59,7 +60,10 @@ fn hostile_templates_end_with_a_sentence() {
     let chat = dir.join("chat.json");
     std::fs::write(&chat, r#"[{"role": "user", "content": "x"}]"#).unwrap();
     for (text, says) in [
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}", "chat template"),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
+            "chat template",
+        ),
         ("{% include 'x' %}", "chat template"),
         ("{{ raise_exception('no user turn') }}", "no user turn"),
         ("{{ '%s' % 1 }}", "chat template"),

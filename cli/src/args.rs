@@ -8,12 +8,14 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 /// Prepare open-weight LLMs for vLLM and SGLang: merge, quantize, template, checksum, verify.
 #[derive(Debug, Parser)]
 #[command(name = "prep", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 a check failed, 2 usage, 3 input broken or refused, 4 network, \
+#[command(
+    after_help = "Exit codes: 0 done, 1 a check failed, 2 usage, 3 input broken or refused, 4 network, \
 5 disk, 6 GPU, 75 locked, 130 interrupted.
 
 Examples:
   prep run recipes/tiny.toml --out OUT
-  prep verify OUT --parser qwen3_coder")]
+  prep verify OUT --parser qwen3_coder"
+)]
 pub struct Args {
     #[command(flatten)]
     pub global: Global,
@@ -176,7 +178,9 @@ pub enum Template {
   prep template render MODEL --messages chat.json --tools tools.json --kwargs '{\"enable_thinking\": false}'")]
     Render(TemplateRender),
     /// Check that the template is where servers look, renders, and teaches a known tool format
-    #[command(after_help = "Examples:\n  prep template check MODEL\n  prep template check MODEL --from ADAPTER")]
+    #[command(
+        after_help = "Examples:\n  prep template check MODEL\n  prep template check MODEL --from ADAPTER"
+    )]
     Check(TemplateCheck),
     /// Write a template into both places that servers read
     #[command(after_help = "Examples:
@@ -269,11 +273,13 @@ pub struct Verify {
 
 /// `prep parse`.
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Reads JSON lines {\"text\", \"tools\"} from stdin, writes {\"content\", \"tool_calls\"} lines.
+#[command(
+    after_help = "Reads JSON lines {\"text\", \"tools\"} from stdin, writes {\"content\", \"tool_calls\"} lines.
 
 Examples:
   prep parse --parser qwen3_coder < outputs.jsonl
-  prep parse --parser hermes --reasoning-parser qwen3 < outputs.jsonl")]
+  prep parse --parser hermes --reasoning-parser qwen3 < outputs.jsonl"
+)]
 pub struct Parse {
     /// The tool-call parser
     #[arg(long, value_name = "NAME")]

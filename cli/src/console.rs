@@ -46,7 +46,9 @@ impl Console {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
             let style = "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} ETA {eta}";
-            bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_style(
+                ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
             bar
         });
         let now = Instant::now();

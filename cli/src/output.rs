@@ -76,7 +76,8 @@ impl Output {
     pub fn failed(&self, e: &Error) -> u8 {
         let code = e.class().exit_code();
         if self.json && !self.ended.get() {
-            let value = json!({"status": "error", "code": code, "message": e.to_string(), "hint": e.advice()});
+            let value =
+                json!({"status": "error", "code": code, "message": e.to_string(), "hint": e.advice()});
             stdout(&value.to_string());
         }
         stderr(&format!("error: {e}"));
@@ -119,7 +120,10 @@ pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
     let numeric = |c: usize| {
-        rows.iter().skip(1).filter_map(|r| r.get(c)).all(|s| s.is_empty() || s.starts_with(|ch: char| ch.is_ascii_digit()))
+        rows.iter()
+            .skip(1)
+            .filter_map(|r| r.get(c))
+            .all(|s| s.is_empty() || s.starts_with(|ch: char| ch.is_ascii_digit()))
     };
     let line = |row: &Vec<String>| {
         let cells = row.iter().enumerate().map(|(c, s)| {
@@ -138,7 +142,11 @@ mod tests {
 
     #[test]
     fn numbers_are_aligned_to_the_right() {
-        let rows = [vec!["class".to_string(), "score".into()], vec!["a".into(), "7".into()], vec!["b".into(), "12".into()]];
+        let rows = [
+            vec!["class".to_string(), "score".into()],
+            vec!["a".into(), "7".into()],
+            vec!["b".into(), "12".into()],
+        ];
         assert_eq!(table(&rows), "  class  score\n  a          7\n  b         12");
     }
 }

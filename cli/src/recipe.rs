@@ -131,7 +131,10 @@ impl Recipe {
 
 /// Sets `a.b=value`; a value that is no TOML is taken as text.
 fn set(table: &mut toml::Table, change: &str) -> Result<()> {
-    let wrong = || Error::usage(format!("`--set {}` is not understood", Shown(change))).expected("KEY=VALUE, such as verify.parser=hermes");
+    let wrong = || {
+        Error::usage(format!("`--set {}` is not understood", Shown(change)))
+            .expected("KEY=VALUE, such as verify.parser=hermes")
+    };
     let (key, value) = change.split_once('=').ok_or_else(wrong)?;
     let parsed = toml::from_str::<toml::Table>(&format!("v = {value}")).ok().and_then(|mut t| t.remove("v"));
     let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_string()));
@@ -176,7 +179,12 @@ mod tests {
 
     #[test]
     fn misspelt_keys_are_refused() {
-        for (text, changes) in [("base = 'b'\nquantise = 1", &[][..]), ("bas = 'b'", &[]), (GOOD, &["verify.parsr=x"]), (GOOD, &["x"])] {
+        for (text, changes) in [
+            ("base = 'b'\nquantise = 1", &[][..]),
+            ("bas = 'b'", &[]),
+            (GOOD, &["verify.parsr=x"]),
+            (GOOD, &["x"]),
+        ] {
             assert_eq!(read(text, changes).unwrap_err().class(), verify::Class::Usage, "{text}");
         }
     }

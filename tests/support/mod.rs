@@ -101,12 +101,8 @@ pub fn prep<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> End
 /// Runs `prep` with text on stdin.
 pub fn prep_reading<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>, stdin: &str) -> Ended {
     use std::io::Write;
-    let mut child = command(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     let text = stdin.to_string();
     let feeder = std::thread::spawn(move || {
@@ -193,7 +189,8 @@ pub fn big_model(dir: &Dir, bytes: usize) -> PathBuf {
     let mut file = std::io::BufWriter::new(std::fs::File::create(model.join("model.safetensors")).unwrap());
     use std::io::Write;
     file.write_all(&encode(specs.iter())).unwrap();
-    let pattern: Vec<u8> = (0..1 << 16).flat_map(|i: u32| (0x3c00u16 | (i % 251) as u16).to_le_bytes()).collect();
+    let pattern: Vec<u8> =
+        (0..1 << 16).flat_map(|i: u32| (0x3c00u16 | (i % 251) as u16).to_le_bytes()).collect();
     for s in &specs {
         let mut left = s.byte_len() as usize;
         while left > 0 {

@@ -28,7 +28,7 @@ pub mod suite;
 pub mod template;
 pub mod write;
 
-pub use checkpoint::{Checkpoint, TensorIndex, TensorMeta};
+pub use checkpoint::{Checkpoint, MappedCheckpoint, TensorIndex, TensorMeta};
 pub use dtype::Dtype;
 pub use error::{Class, Error, Result};
 pub use names::{Digest, FileName, Shown};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use merge::MergeLora;
+use merge::{MergeLora, Unused};
 use verify::{Error, Result, Shown};
 
 use super::rewrite::{Job, whole};
@@ -11,8 +11,8 @@ use crate::output::Output;
 
 pub fn run(args: &Args, global: &Global, output: &Output) -> Result<u8> {
     let adapters = args.adapter.iter().map(|a| parse(a)).collect::<Result<Vec<_>>>()?;
-    let options = merge::Options { allow_unused: args.allow_unused };
-    let merge = MergeLora::open(&adapters, &options)?;
+    let unused = if args.allow_unused { Unused::Warn } else { Unused::Refuse };
+    let merge = MergeLora::open(&adapters, merge::Options { unused })?;
     let inputs = adapters.into_iter().map(|(dir, _)| dir).collect();
     let job = Job { base: &args.base, stages: vec![&merge], inputs, out: &args.out };
     let next = format!("prep quantize {} --out FP8 --fp8", args.out.display());
@@ -22,7 +22,9 @@ pub fn run(args: &Args, global: &Global, output: &Output) -> Result<u8> {
 /// `DIR`, or `DIR=WEIGHT` where what follows the last `=` is a number and `DIR=WEIGHT` is no folder itself.
 fn parse(text: &str) -> Result<(PathBuf, f64)> {
     let whole = PathBuf::from(text);
-    let Some((dir, weight)) = text.rsplit_once('=').filter(|_| !whole.is_dir()) else { return Ok((whole, 1.0)) };
+    let Some((dir, weight)) = text.rsplit_once('=').filter(|_| !whole.is_dir()) else {
+        return Ok((whole, 1.0));
+    };
     match weight.parse::<f64>() {
         Ok(w) if w.is_finite() => Ok((PathBuf::from(dir), w)),
         _ => Err(Error::usage(format!("`--adapter {}`: the weight is no number", Shown(text)))

@@ -18,5 +18,6 @@ pub fn stage(scheme: Scheme, ignore: &[String]) -> Result<quant::Fp8> {
     let scheme = match scheme {
         Scheme::Block => quant::Scheme::Block,
     };
-    quant::Fp8::new(scheme, ignore)
+    let ignore = ignore.iter().map(|p| quant::Pattern::parse(p)).collect::<Result<_>>()?;
+    Ok(quant::Fp8 { scheme, ignore, ..quant::Fp8::default() })
 }

@@ -86,11 +86,16 @@ pub fn print_plan(plan: &OutputPlan, out: &Path, global: &Global, output: &Outpu
         stage.warnings.iter().for_each(|w| output.warning(w));
     }
     let head = ["shard", "tensors", "size"].map(String::from).to_vec();
-    let row = |s: &verify::rewrite::ShardPlan| vec![s.name.to_string(), s.layout.len().to_string(), size(s.bytes)];
+    let row =
+        |s: &verify::rewrite::ShardPlan| vec![s.name.to_string(), s.layout.len().to_string(), size(s.bytes)];
     let rows: Vec<_> = std::iter::once(head).chain(plan.shards().iter().map(row)).collect();
     output.text(&table(&rows));
     let tensors = plan.tensors().count();
-    output.text(&format!("{tensors} tensors, {} to write, {} to read", size(plan.bytes()), size(plan.base_bytes())));
+    output.text(&format!(
+        "{tensors} tensors, {} to write, {} to read",
+        size(plan.bytes()),
+        size(plan.base_bytes())
+    ));
     output.text(&format!("memory at most about {} with {threads} threads", size(plan.peak_bytes(threads))));
     if let Some(free) = free {
         output.text(&format!("{} free where {} goes", size(free), Shown::path(out)));

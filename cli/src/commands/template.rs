@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 use verify::checkpoint::json as files;
 use verify::template::embed::{self, Files};
-use verify::template::{ChatTemplate, Level, Places, Renderer, Request, special_tokens};
+use verify::template::{ChatTemplate, Finding, Level, Places, Renderer, Request, lint, special_tokens};
 use verify::write::write_file;
 use verify::{Error, FileName, Result, Shown, diagnose, report};
 
@@ -72,8 +72,7 @@ pub fn conversation(messages: &Path, tools: Option<&Path>, kwargs: Option<&str>)
 }
 
 fn object(text: &str) -> Result<Map<String, Value>> {
-    serde_json::from_str(text)
-        .map_err(|e| Error::usage("--kwargs is no JSON object").found(e.to_string()))
+    serde_json::from_str(text).map_err(|e| Error::usage("--kwargs is no JSON object").found(e.to_string()))
 }
 
 fn kind(v: &Value) -> &'static str {
@@ -89,17 +88,32 @@ fn kind(v: &Value) -> &'static str {
 
 fn check(args: &TemplateCheck, output: &Output) -> Result<u8> {
     let wanted = args.from.as_deref().map(ChatTemplate::open).transpose()?;
-    let report = diagnose::check_template(&args.model, wanted.as_ref())?;
-    for f in &report.findings {
-        output.text(&format!("{}: {}", f.level, f.what));
-        output.text(&format!("  hint: {}", f.hint));
+    let places = Places::read(&args.model)?;
+    let mut findings = embed::check(&places, wanted.as_ref());
+    let mut taught = None;
+    if places.chosen().is_some() {
+        let renderer = Renderer::open(&args.model)?;
+        let teaches = diagnose::taught(&renderer);
+        findings.extend(diagnose::teaches_nothing(&teaches));
+        findings.extend(lint::findings(&lint::try_all(&renderer)));
+        output.text(&format!("{}: {}", renderer.template().source, teaches.sentence()));
+        taught = Some(teaches);
     }
-    if let Some(teaches) = &report.teaches {
-        output.text(teaches);
+    say_findings(&findings, output);
+    let failed = findings.iter().any(|f| f.level == Level::Error);
+    if findings.is_empty() {
+        output.text("no fault found");
     }
-    let failed = report.findings.iter().any(|f| f.level == Level::Error);
-    output.result(u8::from(failed), json!(report));
+    output.result(u8::from(failed), json!({"places": places, "teaches": taught, "findings": findings}));
     Ok(u8::from(failed))
+}
+
+/// Findings as lines: what, and what to do.
+pub fn say_findings(findings: &[Finding], output: &Output) {
+    for f in findings {
+        output.text(&format!("{}: {}", f.level.name(), f.what));
+        output.text(&format!("  hint: {}", f.advice));
+    }
 }
 
 fn embed(args: &TemplateEmbed, output: &Output) -> Result<u8> {

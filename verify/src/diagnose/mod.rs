@@ -54,8 +54,8 @@ impl Written {
     }
 }
 
-/// What is wrong between template and parser alone, before anything is run.
-pub fn before(taught: &Taught, parser: &Parser) -> Vec<Finding> {
+/// What is wrong with a template whatever the parser: it teaches no tools, or only half of what a caller needs.
+pub fn teaches_nothing(taught: &Taught) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(failure) = &taught.failure {
         findings.push(Finding::new(
@@ -86,7 +86,15 @@ pub fn before(taught: &Taught, parser: &Parser) -> Vec<Finding> {
             "use a template that writes the turns of role `tool`",
         ));
     }
-    findings.extend(misread(taught, parser));
+    findings
+}
+
+/// What is wrong between template and parser alone, before anything is run.
+pub fn before(taught: &Taught, parser: &Parser) -> Vec<Finding> {
+    let mut findings = teaches_nothing(taught);
+    if taught.shows_tools {
+        findings.extend(misread(taught, parser));
+    }
     findings
 }
 

@@ -32,6 +32,23 @@ pub struct Taught {
     pub failure: Option<Failure>,
 }
 
+impl Taught {
+    /// What it teaches, as one sentence.
+    pub fn sentence(&self) -> String {
+        if !self.shows_tools {
+            return "this template teaches no tools".into();
+        }
+        let read_by = match self.readers.is_empty() {
+            true => String::new(),
+            false => format!(", read by {}", self.readers.join(", ")),
+        };
+        match self.format {
+            Some(f) => format!("this template teaches {}{read_by}", f.title),
+            None => format!("this template shows tools, but calls in no known format{read_by}"),
+        }
+    }
+}
+
 const QUESTION: &str = "probe question";
 const CITY: &str = "Probeville";
 const RESULT: &str = "probe result";

@@ -12,7 +12,7 @@ mod verdict;
 pub use format::{Case, Suite};
 pub use run::{
     CaseScore, ClassScore, Evaluation, FoundCall, MAX_NEW, MatrixRow, Reading, Speed, Transcript, evaluate,
-    matrix, run,
+    matrix, run, special_texts,
 };
 pub use score::{Score, score};
 pub use verdict::{Verdict, judge};

@@ -1,11 +1,14 @@
 //! Runs a suite once through a model, and scores the same outputs under any parser.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::format::{Case, Expect, Suite};
 use super::score::{self, Score};
+use crate::checkpoint::json;
 use crate::error::Result;
 use crate::generate::{Answer, Finish, Generate, Prompt};
 use crate::parsers::{self, Context, Parsed, Parser, ReasoningParser};
@@ -100,6 +103,33 @@ impl Reading {
     }
 }
 
+/// Texts of the tokens that a folder's tokenizer flags special, sorted.
+///
+/// # Errors
+/// Exit 3 where a tokenizer file is there and cannot be read.
+pub fn special_texts(dir: &Path) -> Result<Vec<String>> {
+    let mut texts = Vec::new();
+    let mut add = |token: &Value| {
+        if token["special"] == true
+            && let Some(text) = token["content"].as_str()
+        {
+            texts.push(text.to_string());
+        }
+    };
+    let (config, tokenizer) = (dir.join("tokenizer_config.json"), dir.join("tokenizer.json"));
+    if config.exists() {
+        let value = json::read(&config)?;
+        value["added_tokens_decoder"].as_object().into_iter().flat_map(|m| m.values()).for_each(&mut add);
+    }
+    if tokenizer.exists() {
+        let value = json::parse(&json::read_text(&tokenizer, json::MAX_TOKENIZER)?, &tokenizer)?;
+        value["added_tokens"].as_array().into_iter().flatten().for_each(&mut add);
+    }
+    texts.sort();
+    texts.dedup();
+    Ok(texts)
+}
+
 /// A whole run under one parser.
 #[derive(Debug, Clone, Serialize)]
 pub struct Evaluation {
@@ -132,6 +162,8 @@ pub struct ClassScore {
     pub points: u32,
     /// The most that they could be.
     pub max: u32,
+    /// Cases with full points.
+    pub perfect: usize,
     /// Cases.
     pub cases: usize,
 }
@@ -240,11 +272,12 @@ fn by_class<'a>(cases: impl Iterator<Item = &'a CaseScore>) -> Vec<ClassScore> {
     let mut classes: Vec<ClassScore> = Vec::new();
     for case in cases {
         let at = classes.iter().position(|c| c.class == case.class).unwrap_or_else(|| {
-            classes.push(ClassScore { class: case.class.clone(), points: 0, max: 0, cases: 0 });
+            classes.push(ClassScore { class: case.class.clone(), points: 0, max: 0, perfect: 0, cases: 0 });
             classes.len() - 1
         });
         classes[at].points += case.score.points;
         classes[at].max += score::MAX;
+        classes[at].perfect += usize::from(case.score.points == score::MAX);
         classes[at].cases += 1;
     }
     classes

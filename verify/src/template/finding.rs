@@ -14,6 +14,17 @@ pub enum Level {
     Error,
 }
 
+impl Level {
+    /// `note`, `warning` or `error`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Note => "note",
+            Level::Warning => "warning",
+            Level::Error => "error",
+        }
+    }
+}
+
 /// One thing found, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
