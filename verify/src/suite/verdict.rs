@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::run::{Evaluation, MatrixRow, Transcript};
+use super::evaluate::{Evaluation, MatrixRow};
+use super::run::Transcript;
 use crate::diagnose::{self, Taught, Written};
 use crate::generate::Finish;
 use crate::parsers::Parser;
@@ -84,7 +85,7 @@ fn refused(transcripts: &[Transcript]) -> Option<Finding> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Reading, Suite, Transcript, evaluate, matrix, run};
+    use super::super::{Reading, Running, Suite, Transcript, evaluate, matrix, run};
     use super::*;
     use crate::error::Result;
     use crate::generate::{Answer, Generate, Prompt};
@@ -134,6 +135,7 @@ mod tests {
             }
             Expect::Refusal(e) => format!("Sorry, I {}.", e.marks[0]),
             Expect::Text(e) => e.text.clone(),
+            Expect::NoCall(_) => "ok".into(),
         }
     }
 
@@ -142,9 +144,10 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap_or_else(|_| template.to_string());
         let renderer = renderer(&text);
         let suite = Suite::default_suite().unwrap();
-        let transcripts: Vec<Transcript> = run(&mut Perfect, &renderer, &suite, 140, &Silent).unwrap();
         let parser = parsers::find(parser).unwrap();
         let reading = Reading::new(parser);
+        let running = Running { max_new: 140, reading: reading.clone() };
+        let transcripts: Vec<Transcript> = run(&mut Perfect, &renderer, &suite, &running, &Silent).unwrap();
         let evaluation = evaluate(&suite, &transcripts, &reading);
         let rows = matrix(&suite, &transcripts, &reading);
         let taught = diagnose::taught(&renderer);
