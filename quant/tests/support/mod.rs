@@ -1,5 +1,6 @@
 //! Running a rewrite over a fixture or over a checkpoint made in the test.
-#![allow(dead_code)]
+// Each test uses a part of it, and a failure here is a failed test.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
