@@ -4,9 +4,9 @@ mod support;
 
 use quant::{Activations, Fp8, Pattern, Scheme};
 use serde_json::{Value, json};
-use support::{expected_config, expected_tensors, fixture, rewrite};
+use support::{dequantized, expected_config, expected_tensors, fixture, rewrite};
 use verify::checkpoint::TensorReader;
-use verify::codec::fp8::{Grid, dequantize};
+use verify::codec::fp8::Grid;
 use verify::codec::{Dequantize, Float};
 use verify::names::Digest;
 use verify::rewrite::Rewrite;
@@ -33,12 +33,6 @@ fn channel_codes_and_scales_equal_the_reference() {
         assert_eq!(tensors, expected_tensors(&reference), "{case}");
         assert_eq!(*made.checkpoint.config().value(), expected_config(&reference), "{case}");
     }
-}
-
-fn values(c: &Checkpoint, weight: &str, grid: Grid) -> Vec<f32> {
-    let cols = c.index().get(weight).unwrap().spec.cols();
-    let scales = Float::F32.to_f32(&c.read(&format!("{weight}_scale")).unwrap());
-    dequantize(&c.read(weight).unwrap(), &scales, grid, (0, cols))
 }
 
 #[test]
@@ -71,7 +65,7 @@ fn every_scheme_stays_within_half_a_step_of_its_scale() {
         for t in made.checkpoint.index().tensors().iter().filter(|t| t.spec.dtype == Dtype::F8_E4M3) {
             let want = Float::BF16.to_f32(&source.read(&t.spec.name).unwrap());
             let amax = want.iter().fold(0.0f32, |a, v| a.max(v.abs()));
-            let got = values(&made.checkpoint, &t.spec.name, grid);
+            let got = dequantized(&made.checkpoint, &t.spec.name, grid);
             // A scale of the whole tensor is at least amax / 448 of any part; BF16 scales may lie 1/256 above.
             let worst = want.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let shared = if scheme == Scheme::Tensor { 2.0 } else { 1.0 };

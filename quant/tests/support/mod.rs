@@ -121,3 +121,10 @@ pub fn random(spec: &TensorSpec) -> Vec<u8> {
     let values: Vec<f32> = (0..spec.elements()).map(|_| next()).collect();
     verify::codec::Float::of(spec.dtype).unwrap().to_bytes(&values)
 }
+
+/// The numbers of a weight with compressed-tensors scales.
+pub fn dequantized(c: &Checkpoint, weight: &str, grid: verify::codec::fp8::Grid) -> Vec<f32> {
+    let cols = c.index().get(weight).unwrap().spec.cols();
+    let scales = verify::codec::Float::F32.to_f32(&c.read(&format!("{weight}_scale")).unwrap());
+    verify::codec::fp8::dequantize(&c.read(weight).unwrap(), &scales, grid, (0, cols))
+}
