@@ -14,6 +14,7 @@ pub mod architecture;
 pub mod checkpoint;
 pub mod checksum;
 pub mod codec;
+pub mod diagnose;
 pub mod dtype;
 pub mod error;
 pub mod generate;
@@ -27,7 +28,7 @@ pub mod suite;
 pub mod template;
 pub mod write;
 
-pub use checkpoint::{Checkpoint, TensorIndex, TensorMeta};
+pub use checkpoint::{Checkpoint, MappedCheckpoint, TensorIndex, TensorMeta};
 pub use dtype::Dtype;
 pub use error::{Class, Error, Result};
 pub use names::{Digest, FileName, Shown};

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::names::{Digest, FileName, Shown};
 use crate::progress::Progress;
 use crate::report::Report;
-use crate::write::ShardWriter;
+use crate::write::{ShardWriter, free_space};
 
 /// A slice of a plan's shards: part `index` of `count`, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,8 +183,7 @@ fn drop_bad_shards(
 fn check_space(plan: &OutputPlan, todo: &[usize], out: &Path) -> Result<()> {
     let need: u64 = todo.iter().map(|&s| plan.shards[s].bytes).sum();
     let need = need + need / 50;
-    let Ok(stat) = rustix::fs::statvfs(out) else { return Ok(()) };
-    let have = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let Some(have) = free_space(out) else { return Ok(()) };
     match have >= need {
         true => Ok(()),
         false => {

@@ -33,13 +33,14 @@ pub(crate) fn report(
         .map(|((name, digest), s)| FileLine::new(name.as_str(), *digest, s.stamp.len, "base"))
         .collect();
     for (at, (stage, _)) in plan.stages.iter().enumerate() {
-        let details = match options.part {
+        let mut details = match options.part {
             None => stage.work.conclude(&notes_of(at, done))?,
             Some(_) => serde_json::Value::Null,
         };
         let inputs = stage.inputs.iter();
         report.inputs.extend(inputs.map(|i| FileLine::new(&i.name, i.sha256, i.len, stage.name)));
         report.warnings.extend(stage.warnings.iter().cloned());
+        report.warnings.extend(take_warnings(&mut details));
         report.stages.push(StageReport {
             name: stage.name.to_string(),
             options: stage.options.clone(),
@@ -61,6 +62,13 @@ pub(crate) fn report(
         .map(|(name, (d, len))| FileLine::new(name.as_str(), d, len, "prep"))
         .collect();
     Ok(report)
+}
+
+/// What a stage found to warn of once it had seen all values.
+fn take_warnings(details: &mut serde_json::Value) -> Vec<String> {
+    let warnings = details.as_object_mut().and_then(|d| d.shift_remove("warnings"));
+    let texts = warnings.as_ref().and_then(|w| w.as_array()).into_iter().flatten();
+    texts.filter_map(|w| w.as_str().map(str::to_string)).collect()
 }
 
 /// Where the source folder has checksums of its own, what was read must agree with them.

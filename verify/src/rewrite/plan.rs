@@ -108,6 +108,11 @@ impl OutputPlan {
         self.shards.iter().map(|s| s.bytes).sum()
     }
 
+    /// Bytes of all input shards.
+    pub fn base_bytes(&self) -> u64 {
+        self.base.shard_files().iter().map(|s| s.stamp.len).sum()
+    }
+
     /// Upper bound of the bytes held in chunks with `threads` workers.
     pub fn peak_bytes(&self, threads: usize) -> u64 {
         let chunk = |s: &Stage| {

@@ -32,7 +32,7 @@ pub trait Work: Send + Sync {
     fn apply(&self, unit: usize, rows: Range<usize>, input: &dyn TensorReader) -> Result<Applied>;
 
     /// Called once after the last shard with the sums of all notes of this stage, by tensor; gives the
-    /// stage's section of the report.
+    /// stage's section of the report. A list of texts under `warnings` in it is moved to the report's warnings.
     ///
     /// # Errors
     /// Exit 1 where the whole result is refused, such as a merge that changed nothing.

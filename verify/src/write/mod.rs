@@ -4,4 +4,4 @@ mod shard;
 mod small;
 
 pub use shard::ShardWriter;
-pub use small::{remove_tree, sync_dir, write_file};
+pub use small::{free_space, remove_tree, sync_dir, write_file};

@@ -35,6 +35,12 @@ pub fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(|e| Error::io("write", dir, &e))
 }
 
+/// Bytes that may still be written where `dir` lies; `None` where the system does not tell.
+pub fn free_space(dir: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(dir).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// Removes a folder of ours and all in it; a missing one is fine.
 ///
 /// # Errors

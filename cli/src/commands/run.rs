@@ -1,0 +1,75 @@
+//! `prep run`: everything that a recipe says, in one pass over the base, then verified.
+
+use std::path::PathBuf;
+
+use merge::MergeLora;
+use verify::rewrite::Rewrite;
+use verify::template::{ChatTemplate, EmbedTemplate};
+use verify::{Error, Result, parsers};
+
+use super::rewrite::{Job, print_plan, say};
+use super::{quantize, verify as verification};
+use crate::args::{Global, Run};
+use crate::output::Output;
+use crate::recipe::Recipe;
+
+pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
+    let recipe = Recipe::read(&args.recipe, &args.set)?;
+    let out = args.out.clone().or(recipe.out.clone()).ok_or_else(|| {
+        Error::usage("no output folder").expected("--out DIR, or `out` in the recipe").hint("add --out DIR")
+    })?;
+    // Looked up first: a misspelt parser must not cost an hour of quantizing.
+    let verify = recipe
+        .verify
+        .as_ref()
+        .map(|v| Ok::<_, Error>((v, parsers::find(&v.parser)?, verification::suite_of(v.suite.as_deref())?)));
+    let verify = verify.transpose()?;
+    let stages = Stages::of(&recipe)?;
+    let inputs: Vec<PathBuf> = recipe.adapter.iter().map(|a| a.path.clone()).collect();
+    let job = Job { base: &recipe.base, stages: stages.list(), inputs, out: &out };
+    let plan = job.plan()?;
+    if args.dry_run {
+        print_plan(&plan, &out, global, output);
+        return Ok(0);
+    }
+    let mut done = job.run(&plan, global)?;
+    say(&done, output);
+    let Some((v, parser, suite)) = verify else {
+        output.result(0, serde_json::json!(done.report));
+        return Ok(0);
+    };
+    let job = verification::Job { model: &out, parser, suite, min_score: v.min_score, max_new: v.max_new };
+    let verified = verification::verify(&job, global, output)?;
+    done.report.verification = Some(verified.json);
+    done.report.write(&out)?;
+    output.text(&format!("report: {}", out.join("prep-report.json").display()));
+    let code = u8::from(!verified.pass);
+    output.result(code, serde_json::json!(done.report));
+    Ok(code)
+}
+
+/// The stages that a recipe asks for.
+struct Stages {
+    merge: Option<MergeLora>,
+    quantize: Option<quant::Fp8>,
+    template: EmbedTemplate,
+}
+
+impl Stages {
+    fn of(recipe: &Recipe) -> Result<Self> {
+        let adapters: Vec<_> = recipe.adapter.iter().map(|a| (a.path.clone(), a.weight)).collect();
+        let merge = match adapters.is_empty() {
+            true => None,
+            false => Some(MergeLora::open(&adapters, merge::Options::default())?),
+        };
+        let quantize = recipe.quantize.as_ref().map(|q| quantize::stage(q.scheme, &q.ignore)).transpose()?;
+        let template = recipe.template.from.as_deref().map(ChatTemplate::open).transpose()?;
+        Ok(Stages { merge, quantize, template: EmbedTemplate { template } })
+    }
+
+    fn list(&self) -> Vec<&dyn Rewrite> {
+        let merge = self.merge.iter().map(|m| m as &dyn Rewrite);
+        let quantize = self.quantize.iter().map(|q| q as &dyn Rewrite);
+        merge.chain(quantize).chain([&self.template as &dyn Rewrite]).collect()
+    }
+}

@@ -1,0 +1,201 @@
+//! Pass or fail, with the reasons as sentences.
+
+use serde::Serialize;
+
+use super::run::{Evaluation, MatrixRow, Transcript};
+use crate::diagnose::{self, Taught, Written};
+use crate::generate::Finish;
+use crate::parsers::Parser;
+use crate::template::{Finding, Level};
+
+/// The outcome of a verification.
+#[derive(Debug, Clone, Serialize)]
+pub struct Verdict {
+    /// True where nothing speaks against serving the model with this parser.
+    pub pass: bool,
+    /// Findings, those that fail first.
+    pub reasons: Vec<Finding>,
+    /// What the model wrote.
+    pub written: Written,
+}
+
+/// Judges a run: fails below `min_score`, without a single call, where another parser reads the same outputs
+/// clearly better, and for every error that the diagnosis finds.
+pub fn judge(
+    evaluation: &Evaluation,
+    matrix: &[MatrixRow],
+    transcripts: &[Transcript],
+    (taught, parser): (&Taught, &Parser),
+    min_score: Option<u32>,
+) -> Verdict {
+    let answers = transcripts.iter().filter_map(|t| t.answer.as_ref());
+    let written = Written::of(answers.map(|a| (a.text.as_str(), a.finish == Finish::Length)));
+    let mut reasons = diagnose::after(taught, parser, &written, evaluation.calls);
+    if let Some(min) = min_score.filter(|min| evaluation.points < *min) {
+        reasons.push(Finding::new(
+            Level::Error,
+            format!("{} of {} points, below the {min} asked for", evaluation.points, evaluation.max),
+            "see which cases lost points in the report",
+        ));
+    }
+    if evaluation.calls == 0 {
+        reasons.push(Finding::new(
+            Level::Error,
+            format!("parser `{}` found not one call in the whole run", parser.name),
+            "follow the findings above, or look at the transcripts in the report",
+        ));
+    }
+    reasons.extend(better_parser(evaluation, matrix));
+    reasons.extend(refused(transcripts));
+    reasons.sort_by_key(|r| std::cmp::Reverse(r.level));
+    Verdict { pass: reasons.iter().all(|r| r.level < Level::Error), reasons, written }
+}
+
+/// Clearly better: by one whole case and by a twentieth of all points.
+fn better_parser(evaluation: &Evaluation, matrix: &[MatrixRow]) -> Option<Finding> {
+    let best = matrix.iter().max_by_key(|r| r.points)?;
+    let margin = (evaluation.max / 20).max(super::score::MAX);
+    (best.points >= evaluation.points + margin).then(|| {
+        Finding::new(
+            Level::Error,
+            format!(
+                "parser `{}` scores {} of {} on the same outputs, `{}` scores {}",
+                best.parser, best.points, evaluation.max, evaluation.parser, evaluation.points
+            ),
+            format!("use --parser {}", best.parser),
+        )
+    })
+}
+
+fn refused(transcripts: &[Transcript]) -> Option<Finding> {
+    let refused: Vec<_> = transcripts.iter().filter(|t| t.refused.is_some()).collect();
+    let first = refused.first()?;
+    let failure = first.refused.as_ref()?;
+    Some(Finding::new(
+        Level::Error,
+        format!("the template gave no prompt for {} cases, first `{}`: {failure}", refused.len(), first.id),
+        "use a template that accepts these conversations",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{Reading, Suite, Transcript, evaluate, matrix, run};
+    use super::*;
+    use crate::error::Result;
+    use crate::generate::{Answer, Generate, Prompt};
+    use crate::parsers;
+    use crate::progress::{Progress, Silent};
+    use crate::suite::format::Expect;
+    use crate::template::testing::renderer;
+
+    /// A model that knows the answers of the built-in suite and writes them as Qwen XML, whatever the prompt.
+    struct Perfect;
+
+    impl Generate for Perfect {
+        fn generate(&mut self, prompts: &[Prompt], _: &dyn Progress) -> Result<Vec<Answer>> {
+            let suite = Suite::default_suite()?;
+            Ok(suite
+                .all()
+                .take(prompts.len())
+                .enumerate()
+                .map(|(at, case)| answer(at, &written(&case.expect)))
+                .collect())
+        }
+    }
+
+    fn answer(at: usize, text: &str) -> Answer {
+        Answer {
+            text: text.to_string(),
+            prompt_tokens: 10,
+            tokens: 5,
+            finish: Finish::Stop,
+            first_token: Duration::from_millis(10),
+            latency: Duration::from_millis(100 + at as u64),
+        }
+    }
+
+    fn written(expect: &Expect) -> String {
+        match expect {
+            Expect::Calls(e) => {
+                let calls = e.calls.iter().map(|call| {
+                    let arguments = call.arguments.iter().map(|(k, v)| {
+                        let v = v.as_str().map_or_else(|| v.to_string(), str::to_string);
+                        format!("<parameter={k}>\n{v}\n</parameter>\n")
+                    });
+                    let arguments: String = arguments.collect();
+                    format!("<tool_call>\n<function={}>\n{arguments}</function>\n</tool_call>", call.name)
+                });
+                calls.collect::<Vec<_>>().join("\n")
+            }
+            Expect::Refusal(e) => format!("Sorry, I {}.", e.marks[0]),
+            Expect::Text(e) => e.text.clone(),
+        }
+    }
+
+    fn verdict(template: &str, parser: &str, min: Option<u32>) -> (Evaluation, Verdict) {
+        let path = format!("{}/../tests/fixtures/templates/{template}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).unwrap_or_else(|_| template.to_string());
+        let renderer = renderer(&text);
+        let suite = Suite::default_suite().unwrap();
+        let transcripts: Vec<Transcript> = run(&mut Perfect, &renderer, &suite, 140, &Silent).unwrap();
+        let parser = parsers::find(parser).unwrap();
+        let reading = Reading::new(parser);
+        let evaluation = evaluate(&suite, &transcripts, &reading);
+        let rows = matrix(&suite, &transcripts, &reading);
+        let taught = diagnose::taught(&renderer);
+        let verdict = judge(&evaluation, &rows, &transcripts, (&taught, parser), min);
+        (evaluation, verdict)
+    }
+
+    #[test]
+    fn a_perfect_model_scores_all_points_and_passes() {
+        let (e, v) = verdict("tiny_tools.jinja", "qwen3_coder", Some(72));
+        assert_eq!((e.points, e.max, e.perfect), (72, 72, 24), "{:?}", e.cases);
+        assert!(v.pass, "{:?}", v.reasons);
+        let classes: Vec<_> = e.classes.iter().map(|c| (c.class.as_str(), c.points, c.max)).collect();
+        let expected =
+            [("basic", 36, 36), ("error_recovery", 12, 12), ("safety", 12, 12), ("long_context", 12, 12)];
+        assert_eq!(classes, expected);
+        assert_eq!(e.cases.iter().filter(|c| !c.scored).count(), 6);
+    }
+
+    #[test]
+    fn the_wrong_parser_scores_nothing_and_the_right_one_is_named() {
+        let (e, v) = verdict("tiny_tools.jinja", "hermes", None);
+        assert_eq!((e.points, e.calls, e.refusals_count), (0, 0, false));
+        assert!(!v.pass);
+        assert!(v.reasons.iter().any(|r| r.advice == "use --parser qwen3_coder"), "{:?}", v.reasons);
+    }
+
+    #[test]
+    fn a_template_without_tools_fails_even_if_the_model_calls() {
+        let (e, v) = verdict("{% for m in messages %}{{ m.content }}{% endfor %}", "qwen3_coder", None);
+        assert_eq!(e.points, 72);
+        assert!(!v.pass);
+        assert!(v.reasons[0].what.contains("teaches no tools"), "{:?}", v.reasons);
+    }
+
+    #[test]
+    fn a_template_that_refuses_scores_nothing() {
+        let (e, v) = verdict("{{ raise_exception('no') }}", "qwen3_coder", None);
+        assert_eq!(e.points, 0);
+        assert!(!v.pass);
+    }
+
+    #[test]
+    fn a_score_below_the_minimum_fails() {
+        let (_, v) = verdict("tiny_tools.jinja", "qwen3_coder", Some(73));
+        assert!(!v.pass && v.reasons[0].what.contains("below the 73"), "{:?}", v.reasons);
+    }
+
+    #[test]
+    fn latencies_are_summed_up() {
+        let (e, _) = verdict("tiny_tools.jinja", "qwen3_coder", None);
+        assert!((e.speed.mean_secs - 0.1145).abs() < 1e-9, "{:?}", e.speed);
+        assert!((e.speed.p95_secs - 0.128).abs() < 1e-9, "{:?}", e.speed);
+        assert!((e.speed.tokens_per_sec - 5.0 / 0.1145).abs() < 1e-6, "{:?}", e.speed);
+    }
+}
