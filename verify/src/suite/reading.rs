@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::format::Case;
 use crate::checkpoint::json;
 use crate::error::Result;
-use crate::parsers::{Context, Parsed, Parser, ReasoningParser};
+use crate::parsers::{Context, Parsed, Parser, Reasoned, ReasoningParser};
 
 /// The parsers and what they need to know of the tokenizer.
 #[derive(Clone)]
@@ -41,7 +41,7 @@ impl Reading {
             tools: case.tools.clone(),
             special_tokens: self.special_tokens.clone(),
             template_kwargs: case.chat_template_kwargs.clone(),
-            after_reasoning: self.reasoning.is_some(),
+            reasoned: self.reasoning.map_or(Reasoned::No, ReasoningParser::reasoned),
             ..Context::default()
         };
         match self.reasoning {
