@@ -6,8 +6,11 @@
 
 mod evaluate;
 pub mod format;
+mod html;
+mod junit;
 mod matches;
 mod reading;
+mod report;
 mod run;
 mod score;
 mod verdict;
@@ -17,6 +20,7 @@ pub use evaluate::{
 };
 pub use format::{Case, SCHEMA, Step, Suite};
 pub use reading::{Read, Reading, special_texts};
+pub use report::{Form, Report};
 pub use run::{MAX_NEW, Running, Transcript, run};
 pub use score::{Score, score};
 pub use verdict::{Verdict, judge};
