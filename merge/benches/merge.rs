@@ -10,10 +10,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use merge::{MergeLora, Options};
+use verify::Dtype;
 use verify::checkpoint::{Checkpoint, TensorSpec, header};
 use verify::progress::Silent;
 use verify::rewrite::{self, OutputPlan};
-use verify::Dtype;
 
 const HIDDEN: usize = 2048;
 const INNER: usize = 6144;
@@ -40,7 +40,10 @@ fn main() {
     ratios.sort_by(f64::total_cmp);
     let peak = verify::report::peak_memory().unwrap_or(0) >> 20;
     let adapter = std::fs::metadata(dir.join("adapter/adapter_model.safetensors")).unwrap().len() >> 20;
-    println!("median ratio {:.2}; peak memory {peak} MiB, of which adapter {adapter} MiB", ratios[ratios.len() / 2]);
+    println!(
+        "median ratio {:.2}; peak memory {peak} MiB, of which adapter {adapter} MiB",
+        ratios[ratios.len() / 2]
+    );
 }
 
 fn timed(work: impl FnOnce()) -> f64 {

@@ -66,6 +66,14 @@ pub struct Resolver<'a> {
     pub warnings: Vec<String>,
 }
 
+/// What is changed, once all is resolved.
+pub struct Changes {
+    /// Changed tensors by name.
+    pub targets: BTreeMap<String, Target>,
+    /// Input and output embedding of the base.
+    pub embeddings: Embeddings,
+}
+
 /// A tensor of the base that a path leads to.
 struct Found {
     /// Name in the result.
@@ -109,6 +117,11 @@ impl<'a> Resolver<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The changes by themselves.
+    pub fn into_changes(self) -> Changes {
+        Changes { targets: self.targets, embeddings: self.embeddings }
     }
 
     fn note_use(
@@ -455,7 +468,7 @@ impl<'a> Resolver<'a> {
             ));
         }
         let scale = config.scaling.scale(alpha, rank);
-        if scale == 0.0 && !f.b.all_zero()? {
+        if scale == 0.0 && !f.b.all_zero() {
             return Err(Error::input(format!(
                 "the scale of `{}` is 0: its factors would be lost",
                 Shown(path)
@@ -535,7 +548,7 @@ pub fn is_tail(path: &str, tail: &str) -> bool {
 
 /// Factors whose product is zero though B is not would be an adapter that lost its A.
 fn check_moves(f: &Factors) -> Result<()> {
-    match f.a.all_zero()? && !f.b.all_zero()? {
+    match f.a.all_zero() && !f.b.all_zero() {
         false => Ok(()),
         true => Err(Error::input(format!("the factors of `{}` have no effect", Shown(&f.module)))
             .found("lora_A all zero, lora_B not")
