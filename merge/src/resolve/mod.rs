@@ -176,7 +176,8 @@ impl<'a> Resolver<'a> {
             self.note_use(adapter, vec![key], "copy of the base", Vec::new());
             return Ok(());
         }
-        if !resized && !declared(adapter, whole) {
+        let twin = adapter.config.keeps_tying && self.embeddings.is_either(&found.name);
+        if !resized && !twin && !declared(adapter, whole) {
             return Err(undeclared(&whole.tensor, &found.name));
         }
         self.target(&found)?.replace(number, &whole.tensor)?;
@@ -592,7 +593,8 @@ fn declared(adapter: &Adapter, whole: &WholeTensor) -> bool {
         || adapter.token_rows.iter().any(|(m, _)| m == module);
     let under = |name: &String| {
         let ends = whole.path.match_indices('.').map(|(at, _)| &whole.path[..at]);
-        ends.chain([whole.path.as_str()]).any(|p| is_tail(p, name))
+        // PEFT wraps every module whose path ends so, whole name or not: `norm` is `input_layernorm` too.
+        !name.is_empty() && ends.chain([whole.path.as_str()]).any(|p| p.ends_with(name.as_str()))
     };
     match whole.how {
         Whole::Saved => true,
