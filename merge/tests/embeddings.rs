@@ -149,6 +149,18 @@ fn ensure_weight_tying_puts_one_delta_on_the_shared_matrix() {
 }
 
 #[test]
+fn ensure_weight_tying_declares_both_sides_of_a_saved_embedding() {
+    let mut lab = tied();
+    lab.config(json!({"ensure_weight_tying": true, "modules_to_save": ["embed_tokens"]}));
+    lab.adapter(&format!("{EMBED}.weight"), &[VOCAB, DIM]);
+    let same: Vec<f32> = lab.of_adapter(&format!("{EMBED}.weight")).iter().map(|v| *v as f32).collect();
+    lab.adapter_values("lm_head.weight", Dtype::F32, &[VOCAB, DIM], &same);
+    let merged = lab.merged();
+    assert_tied(&merged);
+    merged.assert_is(&format!("{EMBED}.weight"), &lab.of_adapter(&format!("{EMBED}.weight")));
+}
+
+#[test]
 fn equal_copy_of_the_head_in_a_tied_base_follows_the_same_rules() {
     let with_copy = || {
         let mut lab = tied();
@@ -229,11 +241,12 @@ fn new_head_of_a_sharded_model_goes_to_the_last_shard() {
 #[test]
 fn saved_module_replaces_with_one_rounding() {
     let mut lab = untied();
-    lab.base("model.norm.weight", &[DIM]).config(json!({"modules_to_save": ["norm", "lm_head"]}));
-    lab.adapter("model.norm.weight", &[DIM]).adapter("lm_head.modules_to_save.default.weight", &[VOCAB, DIM]);
+    lab.base("model.final_layernorm.weight", &[DIM]).config(json!({"modules_to_save": ["norm", "lm_head"]}));
+    lab.adapter("model.final_layernorm.weight", &[DIM])
+        .adapter("lm_head.modules_to_save.default.weight", &[VOCAB, DIM]);
     lab.adapter("lm_head.original_module.weight", &[VOCAB, DIM]);
     let merged = lab.merged();
-    merged.assert_is("model.norm.weight", &lab.of_adapter("model.norm.weight"));
+    merged.assert_is("model.final_layernorm.weight", &lab.of_adapter("model.final_layernorm.weight"));
     merged.assert_is("lm_head.weight", &lab.of_adapter("lm_head.modules_to_save.default.weight"));
 }
 

@@ -131,6 +131,11 @@ impl Lab {
         self
     }
 
+    pub fn base_bytes(&mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> &mut Self {
+        self.base.push((TensorSpec::new(name, dtype, shape), bytes));
+        self
+    }
+
     /// A tensor of the adapter, F32, random.
     pub fn adapter(&mut self, key: &str, shape: &[usize]) -> &mut Self {
         let values = self.random(shape.iter().product());
