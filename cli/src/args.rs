@@ -17,14 +17,15 @@ Examples:
   prep verify OUT --parser qwen3_coder"
 )]
 pub struct Args {
-    #[command(flatten)]
-    pub global: Global,
     #[command(subcommand)]
     pub command: Command,
+    #[command(flatten)]
+    pub global: Global,
 }
 
 /// Options of every command.
 #[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Global {
     /// Print the result as one JSON object on the last line of stdout
     #[arg(long, global = true)]

@@ -1,5 +1,5 @@
 //! Running the real engine into a temporary folder, and small checkpoints and adapters built on the spot.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
