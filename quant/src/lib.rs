@@ -11,5 +11,5 @@ mod pattern;
 mod select;
 mod shards;
 
-pub use fp8::{Fp8, Scheme, Tails};
+pub use fp8::{Activations, Fp8, Scheme, Tails};
 pub use pattern::Pattern;

@@ -36,5 +36,54 @@ pub fn quantization(scheme: Scheme, skipped: &[String]) -> Value {
             "weight_block_size": [128, 128],
             "modules_to_not_convert": skipped,
         }),
+        Scheme::CompressedBlock => {
+            let mut weights = arguments("block", Value::Null, false);
+            weights["block_structure"] = json!([128, 128]);
+            compressed_tensors(weights, arguments("group", json!(128), true), skipped)
+        }
+        Scheme::Channel => {
+            let tokens = arguments("token", Value::Null, true);
+            compressed_tensors(arguments("channel", Value::Null, false), tokens, skipped)
+        }
+        // vLLM's expert layers take per-tensor weights only together with per-tensor activations.
+        Scheme::Tensor => {
+            let activations = arguments("tensor", Value::Null, true);
+            compressed_tensors(arguments("tensor", Value::Null, false), activations, skipped)
+        }
     }
+}
+
+fn arguments(strategy: &str, group_size: Value, dynamic: bool) -> Value {
+    json!({
+        "num_bits": 8,
+        "type": "float",
+        "symmetric": true,
+        "strategy": strategy,
+        "group_size": group_size,
+        "dynamic": dynamic,
+    })
+}
+
+/// As the library of that name writes it. The format stands in the group too: expert layers read it there.
+fn compressed_tensors(weights: Value, activations: Value, skipped: &[String]) -> Value {
+    json!({
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "version": "0.20.0",
+        "format": "float-quantized",
+        "global_compression_ratio": null,
+        "kv_cache_scheme": null,
+        "sparsity_config": {},
+        "transform_config": {},
+        "ignore": skipped,
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "format": "float-quantized",
+                "weights": weights,
+                "input_activations": activations,
+                "output_activations": null,
+            },
+        },
+    })
 }

@@ -1,59 +1,27 @@
 //! FP8: codes of 8 bits with scales over blocks, rows or whole matrices. Needs no calibration data.
 
 mod config;
+mod layout;
 mod loss;
+mod parallel;
+mod scheme;
 mod work;
-
-use std::collections::HashMap;
 
 use serde_json::json;
 use verify::architecture::{Architecture, Module, Unit};
-use verify::checkpoint::{TensorMeta, TensorReader, TensorSpec};
-use verify::codec::Float;
+use verify::checkpoint::TensorReader;
 use verify::codec::fp8::{BLOCK, Grid};
-use verify::dtype::Dtype;
 use verify::error::{Error, Result};
 use verify::names::Shown;
-use verify::rewrite::{ModelView, Rewrite, Stage, StageBuilder, UnitKind, rows_per_chunk};
+use verify::rewrite::{Decision, ModelView, Rewrite, Stage, StageBuilder, rows_per_chunk};
 
+use self::layout::{How, Piece};
+use self::parallel::Sizes;
+pub use self::scheme::Scheme;
 use self::work::{Job, QuantizeWork};
 use crate::pattern::Pattern;
 use crate::select::{Fate, Selection, select};
 use crate::shards;
-
-/// How weights and scales are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Scheme {
-    /// The `fp8` format of transformers and vLLM: a scale for each block of 128 x 128.
-    #[default]
-    Block,
-}
-
-impl Scheme {
-    /// The grid of its scales.
-    pub fn grid(self) -> Grid {
-        match self {
-            Scheme::Block => Grid::Block,
-        }
-    }
-
-    fn describe(self) -> &'static str {
-        match self {
-            Scheme::Block => "FP8 in blocks of 128 x 128",
-        }
-    }
-
-    fn scale_leaf(self) -> &'static str {
-        match self {
-            Scheme::Block => "weight_scale_inv",
-        }
-    }
-
-    fn scale_shape(self, rows: usize, cols: usize) -> Vec<usize> {
-        let (down, across) = self.grid().scales(rows, cols);
-        vec![down, across]
-    }
-}
 
 /// What becomes of a linear whose sides are no multiples of 128, under [`Scheme::Block`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,15 +43,48 @@ pub struct Fp8 {
     pub ignore: Vec<Pattern>,
     /// Linears that do not fill their blocks.
     pub tails: Tails,
+    /// Scales of activations and of the key and value cache.
+    pub activations: Activations,
+}
+
+/// Who finds the scales of what flows through the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activations {
+    /// The server, for each token as it goes.
+    #[default]
+    Dynamic,
+    /// Calibration, one scale for each linear (`--static-activations`). Not there yet: refused.
+    Static,
+    /// Calibration, scales for the key and value cache too (`--kv-cache`). Not there yet: refused.
+    StaticCache,
+}
+
+impl Activations {
+    fn refuse_static(self) -> Result<()> {
+        let flag = match self {
+            Activations::Dynamic => return Ok(()),
+            Activations::Static => "--static-activations",
+            Activations::StaticCache => "--kv-cache",
+        };
+        Err(Error::usage(format!("{flag} is not supported yet"))
+            .found("scales that need calibration data")
+            .expected("FP8 weights with dynamic activations")
+            .hint("leave it out: servers then scale activations token by token, which is also more exact"))
+    }
 }
 
 impl Rewrite for Fp8 {
     fn plan(&self, input: &ModelView, _: &dyn TensorReader) -> Result<Stage> {
+        self.activations.refuse_static()?;
         refuse_quantized(input)?;
         let arch = Architecture::of(&input.config, &input.tensors)?;
         let obstacle = |unit: &Unit, m: &Module| self.obstacle(unit, m);
         let selection = select(&arch, &self.ignore, &obstacle)?;
-        let pieces = pieces(self.scheme, input, &arch, &selection)?;
+        let mut pieces = layout::pieces(self.scheme, input, &arch, &selection)?;
+        let shared = match self.scheme.grid() {
+            Grid::Tensor => layout::share_scales(&arch, &mut pieces),
+            Grid::Block | Grid::Channel => Vec::new(),
+        };
         let sizes: Vec<_> = pieces.iter().map(Piece::place).collect();
         let shards = shards::assign(input.tensors.shards(), &sizes, shards::LIMIT)?;
         let mut builder = StageBuilder::new(input);
@@ -109,6 +110,12 @@ impl Rewrite for Fp8 {
         output.tensors = built.tensors;
         let skipped = config::skipped(&arch, &selection);
         output.config.set(None, "quantization_config", &config::quantization(self.scheme, &skipped))?;
+        let mut decisions = selection.decisions(&arch, self.scheme.describe());
+        let mut warnings = self.warnings(&selection);
+        if self.scheme.grid() == Grid::Block {
+            let sizes = parallel::sizes(&arch, &selection, &input.config)?;
+            advise_on_parallelism(&sizes, &mut decisions, &mut warnings);
+        }
         Ok(Stage {
             name: "quantize",
             options: self.options(),
@@ -116,9 +123,9 @@ impl Rewrite for Fp8 {
             output,
             units: built.units,
             dropped: built.dropped,
-            decisions: selection.decisions(&arch, self.scheme.describe()),
-            warnings: self.warnings(&selection),
-            work: Box::new(QuantizeWork { jobs, grid: self.scheme.grid() }),
+            decisions,
+            warnings,
+            work: Box::new(QuantizeWork { jobs, shared, scheme: self.scheme }),
         })
     }
 }
@@ -145,9 +152,28 @@ impl Fp8 {
         let mut warnings: Vec<String> =
             unused.map(|p| format!("--ignore {} matches no module", Shown(p))).collect();
         if !selection.fates.contains(&Fate::Quantize) {
-            warnings.push("nothing was quantized: every linear stays in 16 bit; see the decisions".into());
+            warnings.push(
+                "nothing was quantized: every linear stays in 16 bit; see the decisions (--scheme channel has no blocks to fill)".into(),
+            );
         }
         warnings
+    }
+}
+
+/// Tells the tensor-parallel sizes, and warns where hardly any is left.
+fn advise_on_parallelism(sizes: &Sizes, decisions: &mut Vec<Decision>, warnings: &mut Vec<String>) {
+    let Some(limit) = &sizes.limit else { return };
+    let list = sizes.fit.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    decisions.push(Decision {
+        what: "tensor-parallel sizes with whole blocks".into(),
+        choice: list.clone(),
+        reason: limit.clone(),
+    });
+    if sizes.fit.len() <= 2 {
+        warnings.push(format!(
+            "blocks of 128 allow tensor-parallel sizes {list} only ({limit}): \
+             serve on that many GPUs, with expert parallelism, or choose --scheme channel"
+        ));
     }
 }
 
@@ -158,86 +184,4 @@ fn refuse_quantized(input: &ModelView) -> Result<()> {
         .found(format!("quant_method `{}`", Shown(method)))
         .expected("a model in F32, F16 or BF16")
         .hint("start from the 16-bit model, or add --from-quantized for an FP8 one"))
-}
-
-/// Outputs that go to one shard together.
-struct Piece {
-    outputs: Vec<TensorSpec>,
-    shard: usize,
-    how: How,
-}
-
-enum How {
-    Copy(UnitKind),
-    Quantize(Job),
-}
-
-impl Piece {
-    fn place(&self) -> (usize, u64) {
-        (self.shard, self.outputs.iter().map(TensorSpec::byte_len).sum())
-    }
-}
-
-/// What comes out of each tensor, in file order. Experts of a stack come out one by one, also those that
-/// stay in 16 bit.
-fn pieces(
-    scheme: Scheme,
-    input: &ModelView,
-    arch: &Architecture,
-    selection: &Selection,
-) -> Result<Vec<Piece>> {
-    let mut held: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (at, m) in arch.modules().iter().enumerate() {
-        held.entry(&m.source.tensor).or_default().push(at);
-    }
-    let mut out = Vec::new();
-    for t in input.tensors.tensors() {
-        let modules = held.get(t.spec.name.as_str()).map_or(&[][..], Vec::as_slice);
-        if modules.is_empty() {
-            let kind = UnitKind::Copy { from: t.spec.name.clone(), first_row: 0 };
-            out.push(Piece { outputs: vec![t.spec.clone()], shard: t.shard, how: How::Copy(kind) });
-        }
-        for &m in modules {
-            let (module, fate) = (&arch.modules()[m], &selection.fates[m]);
-            out.push(match fate {
-                Fate::Quantize => quantized(scheme, t, module)?,
-                Fate::Keep(_) => kept(t, module),
-            });
-        }
-    }
-    Ok(out)
-}
-
-fn quantized(scheme: Scheme, t: &TensorMeta, m: &Module) -> Result<Piece> {
-    let float = Float::of(t.spec.dtype).ok_or_else(|| {
-        Error::input(format!("tensor `{}` cannot be quantized", Shown(&t.spec.name)))
-            .found(format!("dtype {}", t.spec.dtype))
-            .expected("F32, F16 or BF16")
-            .hint("start from the 16-bit model")
-    })?;
-    let weight = format!("{}.weight", m.name);
-    let scale = format!("{}.{}", m.name, scheme.scale_leaf());
-    let outputs = vec![
-        TensorSpec::new(weight.clone(), Dtype::F8_E4M3, [m.rows, m.cols]),
-        TensorSpec::new(scale, Dtype::F32, scheme.scale_shape(m.rows, m.cols)),
-    ];
-    let job = Job {
-        output: weight,
-        tensor: t.spec.name.clone(),
-        shape: t.spec.shape.clone(),
-        first_row: m.source.first_row,
-        rows: m.rows,
-        cols: m.cols,
-        float,
-    };
-    Ok(Piece { outputs, shard: t.shard, how: How::Quantize(job) })
-}
-
-fn kept(t: &TensorMeta, m: &Module) -> Piece {
-    let kind = UnitKind::Copy { from: t.spec.name.clone(), first_row: m.source.first_row };
-    let spec = match t.spec.shape.len() {
-        2 => t.spec.clone(),
-        _ => TensorSpec::new(format!("{}.weight", m.name), t.spec.dtype, [m.rows, m.cols]),
-    };
-    Piece { outputs: vec![spec], shard: t.shard, how: How::Copy(kind) }
 }

@@ -1,5 +1,6 @@
 //! Running a rewrite over a fixture or over a checkpoint made in the test.
-#![allow(dead_code)]
+// Each test uses a part of it, and a failure here is a failed test.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -119,4 +120,11 @@ pub fn random(spec: &TensorSpec) -> Vec<u8> {
     };
     let values: Vec<f32> = (0..spec.elements()).map(|_| next()).collect();
     verify::codec::Float::of(spec.dtype).unwrap().to_bytes(&values)
+}
+
+/// The numbers of a weight with compressed-tensors scales.
+pub fn dequantized(c: &Checkpoint, weight: &str, grid: verify::codec::fp8::Grid) -> Vec<f32> {
+    let cols = c.index().get(weight).unwrap().spec.cols();
+    let scales = verify::codec::Float::F32.to_f32(&c.read(&format!("{weight}_scale")).unwrap());
+    verify::codec::fp8::dequantize(&c.read(weight).unwrap(), &scales, grid, (0, cols))
 }

@@ -104,12 +104,25 @@ pub struct Loss {
     pub tiny_blocks: u64,
 }
 
+/// Which numbers scales may be. Codes are always computed from the scale that is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScaleValues {
+    /// Any f32.
+    F32,
+    /// Numbers that BF16 holds exactly, so that loaders which keep scales in the model's dtype lose nothing.
+    Bf16,
+}
+
 /// The scale for a block whose largest magnitude is `amax`: `amax / 448`, at least the smallest normal
 /// f32; 1 for a block of zeros, because a converter that divides by a zero scale makes NaN of it.
-pub fn scale_of(amax: f32) -> f32 {
-    match amax == 0.0 {
+pub fn scale_of(amax: f32, values: ScaleValues) -> f32 {
+    let scale = match amax == 0.0 {
         true => 1.0,
         false => (amax / e4m3::MAX).max(f32::MIN_POSITIVE),
+    };
+    match values {
+        ScaleValues::F32 => scale,
+        ScaleValues::Bf16 => half::bf16::from_f32(scale).to_f32(),
     }
 }
 
@@ -118,8 +131,8 @@ pub fn scale_of(amax: f32) -> f32 {
 ///
 /// # Errors
 /// [`NotFinite`].
-pub fn quantize(rows: Rows<'_>, grid: Grid) -> Result<Quantized, NotFinite> {
-    Tier::best().run(Quantize { rows, grid, scale: None })
+pub fn quantize(rows: Rows<'_>, grid: Grid, values: ScaleValues) -> Result<Quantized, NotFinite> {
+    Tier::best().run(Quantize { rows, grid, scale: Scale::Own(values) })
 }
 
 /// Quantizes `rows` with one scale, found before from the [`amax`] of all rows that share it.
@@ -127,7 +140,7 @@ pub fn quantize(rows: Rows<'_>, grid: Grid) -> Result<Quantized, NotFinite> {
 /// # Errors
 /// [`NotFinite`].
 pub fn quantize_with(rows: Rows<'_>, scale: f32) -> Result<Quantized, NotFinite> {
-    Tier::best().run(Quantize { rows, grid: Grid::Tensor, scale: Some(scale) })
+    Tier::best().run(Quantize { rows, grid: Grid::Tensor, scale: Scale::Given(scale) })
 }
 
 /// The largest magnitude of `rows`.
@@ -158,7 +171,13 @@ const LANES: usize = 16;
 struct Quantize<'a> {
     rows: Rows<'a>,
     grid: Grid,
-    scale: Option<f32>,
+    scale: Scale,
+}
+
+#[derive(Clone, Copy)]
+enum Scale {
+    Own(ScaleValues),
+    Given(f32),
 }
 
 impl Kernel for Quantize<'_> {
@@ -182,7 +201,10 @@ impl Kernel for Quantize<'_> {
                     float.read(&bytes[at..at + width * float.bytes()], &mut block[r * width..][..width]);
                 }
                 let amax = largest(block)?;
-                let scale = self.scale.unwrap_or_else(|| scale_of(amax));
+                let scale = match self.scale {
+                    Scale::Own(values) => scale_of(amax, values),
+                    Scale::Given(scale) => scale,
+                };
                 let mut sums = Sums::default();
                 for r in 0..height {
                     let codes = &mut out.codes[(top + r) * cols + left..][..width];
@@ -296,7 +318,7 @@ mod tests {
     }
 
     fn quantized(values: &[f32], cols: usize, grid: Grid) -> Quantized {
-        quantize(rows_of(&Float::F32.to_bytes(values), cols), grid).unwrap()
+        quantize(rows_of(&Float::F32.to_bytes(values), cols), grid, ScaleValues::F32).unwrap()
     }
 
     /// The rule of the format, element by element.
@@ -307,7 +329,7 @@ mod tests {
         let place = |i: usize| i / cols / block_rows * across + i % cols / block_cols;
         let mut amax = vec![0.0f32; down * across];
         values.iter().enumerate().for_each(|(i, v)| amax[place(i)] = amax[place(i)].max(v.abs()));
-        let scales: Vec<f32> = amax.into_iter().map(scale_of).collect();
+        let scales: Vec<f32> = amax.into_iter().map(|a| scale_of(a, ScaleValues::F32)).collect();
         let codes = values.iter().enumerate().map(|(i, v)| e4m3::encode(v / scales[place(i)])).collect();
         (codes, scales)
     }
@@ -333,7 +355,7 @@ mod tests {
             let bytes = Float::F32.to_bytes(&values);
             let first = quantized(&values, cols, grid);
             for tier in Tier::all() {
-                let q = tier.run(Quantize { rows: rows_of(&bytes, cols), grid, scale: None }).unwrap();
+                let q = tier.run(Quantize { rows: rows_of(&bytes, cols), grid, scale: Scale::Own(ScaleValues::F32) }).unwrap();
                 prop_assert_eq!(&q.codes, &codes);
                 prop_assert_eq!(&q.scales, &scales);
                 prop_assert_eq!(q.loss, first.loss);
@@ -409,10 +431,20 @@ mod tests {
             values[233] = bad;
             let bytes = Float::F32.to_bytes(&values);
             let rows = rows_of(&bytes, 20);
-            assert_eq!(quantize(rows, Grid::Block).unwrap_err(), NotFinite);
+            assert_eq!(quantize(rows, Grid::Block, ScaleValues::F32).unwrap_err(), NotFinite);
             assert_eq!(amax(rows).unwrap_err(), NotFinite);
             assert_eq!(rows.first_not_finite(), Some((11, 13)));
         }
+    }
+
+    #[test]
+    fn codes_follow_the_rounded_scale() {
+        let values = [1.0f32, 0.7, 0.3];
+        let bytes = Float::F32.to_bytes(&values);
+        let q = quantize(rows_of(&bytes, 3), Grid::Channel, ScaleValues::Bf16).unwrap();
+        let scale = half::bf16::from_f32(1.0 / 448.0).to_f32();
+        assert_eq!(q.scales, [scale]);
+        assert_eq!(q.codes, values.map(|v| e4m3::encode(v / scale)));
     }
 
     #[test]
