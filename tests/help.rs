@@ -3,10 +3,11 @@
 use crate::args;
 use crate::support::{prep, repository};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "run",
     "merge-lora",
     "quantize",
+    "assemble",
     "template show",
     "template render",
     "template check",

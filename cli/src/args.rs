@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use verify::rewrite::{Part, Which};
 
 /// Prepare open-weight LLMs for vLLM and SGLang: merge, quantize, template, checksum, verify.
 #[derive(Debug, Parser)]
@@ -17,14 +18,15 @@ Examples:
   prep verify OUT --parser qwen3_coder"
 )]
 pub struct Args {
-    #[command(flatten)]
-    pub global: Global,
     #[command(subcommand)]
     pub command: Command,
+    #[command(flatten)]
+    pub global: Global,
 }
 
 /// Options of every command.
 #[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Global {
     /// Print the result as one JSON object on the last line of stdout
     #[arg(long, global = true)]
@@ -53,17 +55,17 @@ impl Global {
     }
 
     /// How the engine is to run.
-    pub fn rewrite_options(&self, command: String, inputs: Vec<PathBuf>) -> verify::rewrite::Options {
+    pub fn rewrite_options(&self, which: Which, inputs: Vec<PathBuf>) -> verify::rewrite::Options {
         verify::rewrite::Options {
+            which,
             threads: self.threads(),
             existing: match self.force {
                 true => verify::rewrite::Existing::Replace,
                 false => verify::rewrite::Existing::Continue,
             },
-            part: None,
             lock_wait: Duration::from_secs(self.lock_wait),
             inputs,
-            command,
+            command: crate::commands::command_line(),
         }
     }
 }
@@ -77,6 +79,8 @@ pub enum Command {
     MergeLora(MergeLora),
     /// Quantize a model
     Quantize(Quantize),
+    /// Complete a folder whose parts were made by --part runs
+    Assemble(Assemble),
     /// Show, render, check or embed a chat template
     #[command(subcommand)]
     Template(Template),
@@ -128,16 +132,40 @@ pub struct MergeLora {
     /// Go on when adapter tensors fit nothing in the base (they are listed in the report)
     #[arg(long)]
     pub allow_unused: bool,
+    #[command(flatten)]
+    pub parts: Parts,
     /// Print the plan and stop
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Which shards are written.
+#[derive(Debug, Clone, Copy, Default, ClapArgs)]
+pub struct Parts {
+    /// Write only part i of n; n processes share the work, `prep assemble` completes the folder
+    #[arg(long, value_name = "i/n", value_parser = |t: &str| Part::parse(t).map_err(|e| e.to_string()))]
+    pub part: Option<Part>,
+    /// Only complete the folder: what `prep assemble` sets.
+    #[arg(skip)]
+    pub finish: bool,
+}
+
+impl Parts {
+    /// As the engine wants it.
+    pub fn which(self) -> Which {
+        match (self.finish, self.part) {
+            (true, _) => Which::Finish,
+            (false, Some(part)) => Which::Part(part),
+            (false, None) => Which::All,
+        }
+    }
 }
 
 /// `prep quantize`.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   prep quantize MODEL --out MODEL-FP8 --fp8
-  prep quantize MODEL --out MODEL-FP8 --fp8 --ignore 're:.*\\.layers\\.0\\..*' --dry-run")]
+  prep quantize MODEL --out MODEL-FP8 --fp8 --scheme channel --ignore 're:.*\\.layers\\.0\\..*' --dry-run")]
 pub struct Quantize {
     /// Folder of the model
     pub model: PathBuf,
@@ -153,6 +181,17 @@ pub struct Quantize {
     /// Leave modules in 16 bit: a glob, or `re:` and a regular expression; may be repeated
     #[arg(long, value_name = "PATTERN")]
     pub ignore: Vec<String>,
+    /// Take an FP8 model as the source: back to 16 bit first, then as asked for
+    #[arg(long)]
+    pub from_quantized: bool,
+    /// Calibrated scales for activations (refused: needs calibration, which is not there yet)
+    #[arg(long)]
+    pub static_activations: bool,
+    /// Calibrated scales for the key and value cache (refused: needs calibration, which is not there yet)
+    #[arg(long)]
+    pub kv_cache: bool,
+    #[command(flatten)]
+    pub parts: Parts,
     /// Print the plan and stop
     #[arg(long)]
     pub dry_run: bool,
@@ -160,10 +199,30 @@ pub struct Quantize {
 
 /// FP8 schemes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Scheme {
     /// One scale for 128 x 128 weights (the publishers' own format)
     Block,
+    /// One scale for each output channel (compressed-tensors); loads at any tensor-parallel size
+    Channel,
+    /// One scale for each matrix (compressed-tensors)
+    Tensor,
+    /// The blocks of `block` under compressed-tensors' names
+    CompressedBlock,
+}
+
+/// `prep assemble`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  prep assemble OUT
+  prep assemble OUT --json
+
+Before it, one process for each part, on one machine or on many that share the disk:
+  prep quantize MODEL --out OUT --fp8 --part 1/2
+  prep quantize MODEL --out OUT --fp8 --part 2/2")]
+pub struct Assemble {
+    /// Folder that the parts were written into
+    pub dir: PathBuf,
 }
 
 /// `prep template`.

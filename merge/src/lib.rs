@@ -14,6 +14,7 @@ mod account;
 mod adapter;
 mod compute;
 mod files;
+mod fp8;
 mod resolve;
 mod rewrite;
 mod tokens;

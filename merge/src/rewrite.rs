@@ -1,14 +1,13 @@
 //! The merge as a stage of a rewrite: planned from metadata, computed row by row.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use verify::checkpoint::{TensorReader, TensorSpec, list_some};
 use verify::rewrite::{
-    Applied, Decision, InputFile, ModelView, Note, Rewrite, Stage, StageBuilder, UnitKind, Work,
+    Applied, Built, Decision, InputFile, ModelView, Note, Rewrite, Stage, StageBuilder, UnitKind, Work,
 };
 use verify::{Error, FileName, Result, Shown};
 
@@ -16,8 +15,10 @@ use crate::account::{Account, AdapterLine};
 use crate::adapter::{Adapter, folder_name};
 use crate::compute::job::Job;
 use crate::files;
-use crate::resolve::embeddings::{Tying, edit_config, last_shard};
-use crate::resolve::{Resolver, is_tail, refuse_unmatched};
+use crate::fp8::{BaseReader, Fp8Base, WRITTEN};
+use crate::resolve::embeddings::{Embeddings, Tying, edit_config};
+use crate::resolve::target::Target;
+use crate::resolve::{Changes, Resolver, is_tail, refuse_unmatched};
 use crate::tokens;
 
 /// What to do with adapter tensors that fit no tensor of the base.
@@ -87,9 +88,11 @@ impl MergeLora {
 }
 
 impl Rewrite for MergeLora {
-    fn plan(&self, input: &ModelView, reader: &dyn TensorReader) -> Result<Stage> {
-        refuse_quantized(input)?;
-        let mut resolver = Resolver::new(input, reader);
+    fn plan(&self, stored: &ModelView, reader: &dyn TensorReader) -> Result<Stage> {
+        let fp8 = Fp8Base::of(stored)?;
+        let input = fp8.as_ref().map_or(stored, |f| &f.view);
+        let reader = BaseReader { stored: reader, fp8: fp8.as_ref() };
+        let mut resolver = Resolver::new(input, &reader);
         resolver.resolve(&self.adapters)?;
         let mut warnings: Vec<String> =
             self.adapters.iter().flat_map(|a| a.config.warnings.clone()).collect();
@@ -119,9 +122,17 @@ impl Rewrite for MergeLora {
         warnings.extend(about_files);
         warnings.extend(check_tokens(input, &output, &resolver, vocabulary)?);
 
-        let decisions = decisions(&resolver, tying, vocabulary, &choices);
+        let mut decisions = decisions(&resolver, tying, vocabulary, &choices);
+        decisions.extend(fp8.as_ref().map(|_| Decision {
+            what: "quantization".to_string(),
+            choice: format!("removed: all weights are written in {WRITTEN}, twice as large"),
+            reason: "the base is FP8, and a merge never quantizes again by itself".to_string(),
+        }));
         let account = self.account(&resolver, tying, vocabulary, choices);
-        let (built, work) = build(input, resolver, tying, account)?;
+        let Changes { targets, embeddings } = resolver.into_changes();
+        let layout = Layout { stored, input, tying, embeddings };
+        let (built, jobs) = layout.build(targets, fp8.as_ref())?;
+        let work = Merging { jobs, account, fp8 };
         output.tensors = built.tensors;
         Ok(Stage {
             name: "merge-lora",
@@ -168,32 +179,6 @@ impl MergeLora {
             vocabulary,
             files,
         }
-    }
-}
-
-const QUANTIZED: &str = "quantized base: merge into the 16-bit checkpoint, then quantize";
-
-fn refuse_quantized(view: &ModelView) -> Result<()> {
-    const TAILS: [&str; 7] = [
-        ".qweight",
-        ".weight_packed",
-        ".weight_scale_inv",
-        ".weight_scale",
-        ".absmax",
-        ".quant_map",
-        ".weight_scale_2",
-    ];
-    let method = view.config.quantization().map(|q| {
-        let method = q.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
-        format!("quantization_config in config.json, method {}", Shown(method))
-    });
-    let tensor = || {
-        let mut names = view.tensors.tensors().iter().map(|t| &t.spec.name);
-        names.find(|n| TAILS.iter().any(|t| n.ends_with(t))).map(|n| format!("tensor `{}`", Shown(n)))
-    };
-    match method.or_else(tensor) {
-        None => Ok(()),
-        Some(found) => Err(Error::input(QUANTIZED).found(found).hint("give the 16-bit checkpoint as base")),
     }
 }
 
@@ -314,57 +299,76 @@ fn decisions(
     out
 }
 
-/// Lays the units out: every base tensor in its place, changed or copied; a new head at the end.
-fn build(
-    input: &ModelView,
-    mut resolver: Resolver<'_>,
+/// Where the units go.
+struct Layout<'a> {
+    stored: &'a ModelView,
+    input: &'a ModelView,
     tying: Tying,
-    account: Account,
-) -> Result<(verify::rewrite::Built, Merging)> {
-    let mut builder = StageBuilder::new(input);
-    let mut jobs: Vec<(usize, Job)> = Vec::new();
-    let mut add = |builder: &mut StageBuilder<'_>, job: Job, shard: usize| {
-        let rows = (job.output.rows(), job.step());
-        let unit = builder.compute(shard, vec![job.output.clone()], rows, &[&job.base.name]);
-        jobs.push((unit, job));
-    };
-    for tensor in input.tensors.tensors() {
-        match resolver.targets.remove(&tensor.spec.name) {
-            Some(target) => add(&mut builder, target.job, tensor.shard),
-            None => builder.copy(tensor),
+    embeddings: Embeddings,
+}
+
+/// Jobs by unit; `None` for copies.
+type Jobs = Vec<Option<Job>>;
+
+impl Layout<'_> {
+    /// Lays the units out: every base tensor in its place, changed or copied; a new head at the end.
+    fn build(self, mut targets: BTreeMap<String, Target>, fp8: Option<&Fp8Base>) -> Result<(Built, Jobs)> {
+        let mut builder = StageBuilder::new(self.stored);
+        let mut jobs: Vec<(usize, Job)> = Vec::new();
+        let mut add = |builder: &mut StageBuilder<'_>, mut job: Job, shard: usize| {
+            let base = job.base.name.clone();
+            if fp8.is_some_and(|f| f.is_fp8(&base)) {
+                job.output.dtype = WRITTEN;
+            }
+            let rows = (job.output.rows(), job.step());
+            let reads = fp8.map_or(vec![base.as_str()], |f| f.reads(&base));
+            let unit = builder.compute(shard, vec![job.output.clone()], rows, &reads);
+            jobs.push((unit, job));
+        };
+        for tensor in self.input.tensors.tensors() {
+            let name = &tensor.spec.name;
+            match targets.remove(name) {
+                Some(target) => add(&mut builder, target.job, tensor.shard),
+                None if fp8.is_some_and(|f| f.is_fp8(name)) => {
+                    add(&mut builder, Target::new(name, &tensor.spec)?.job, tensor.shard);
+                }
+                None => builder.copy(tensor),
+            }
         }
-    }
-    let shards: Vec<FileName> = input.tensors.shards().to_vec();
-    let embeddings = &resolver.embeddings;
-    let new_head = tying == Tying::Untied && embeddings.own_head.is_none();
-    let last = last_shard(&shards);
-    match (new_head, resolver.targets.remove(&embeddings.head), &embeddings.input) {
-        (true, Some(target), _) => add(&mut builder, target.job, last),
-        (true, None, Some(input)) => {
-            let output = TensorSpec::new(&embeddings.head, input.dtype, input.shape.clone());
-            builder.copy_as(output, last, UnitKind::Copy { from: input.name.clone(), first_row: 0 });
+        let shards: Vec<FileName> = self.input.tensors.shards().to_vec();
+        let new_head = self.tying == Tying::Untied && self.embeddings.own_head.is_none();
+        let (head, last) = (&self.embeddings.head, shards.len().saturating_sub(1));
+        match (new_head, targets.remove(head), &self.embeddings.input) {
+            (true, Some(target), _) => add(&mut builder, target.job, last),
+            (true, None, Some(input)) => {
+                let output = TensorSpec::new(head, input.dtype, input.shape.clone());
+                builder.copy_as(output, last, UnitKind::Copy { from: input.name.clone(), first_row: 0 });
+            }
+            _ => {}
         }
-        _ => {}
+        for name in fp8.into_iter().flat_map(|f| &f.dropped) {
+            builder.drop(name, "the weight that it belongs to is written in bf16");
+        }
+        let built = builder.finish(shards)?;
+        let mut by_unit: Jobs = built.units.iter().map(|_| None).collect();
+        for (unit, job) in jobs {
+            by_unit[built.renumber[unit]] = Some(job);
+        }
+        Ok((built, by_unit))
     }
-    let built = builder.finish(shards)?;
-    let mut by_unit: Vec<Option<Arc<Job>>> = vec![None; built.units.len()];
-    for (unit, job) in jobs {
-        by_unit[built.renumber[unit]] = Some(Arc::new(job));
-    }
-    Ok((built, Merging { jobs: by_unit, account }))
 }
 
 /// The computing of the stage.
 struct Merging {
-    /// By unit; `None` for copies.
-    jobs: Vec<Option<Arc<Job>>>,
+    jobs: Jobs,
     account: Account,
+    fp8: Option<Fp8Base>,
 }
 
 impl Work for Merging {
     fn apply(&self, unit: usize, rows: Range<usize>, input: &dyn TensorReader) -> Result<Applied> {
         match self.jobs.get(unit).and_then(Option::as_ref) {
-            Some(job) => job.apply(rows, input),
+            Some(job) => job.apply(rows, &BaseReader { stored: input, fp8: self.fp8.as_ref() }),
             None => Ok(Applied::default()),
         }
     }

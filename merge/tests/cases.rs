@@ -1,6 +1,6 @@
 //! The cases of tests/fixtures/merge and the tiny trained models, merged by the real engine.
+#![allow(clippy::unwrap_used)]
 
-#[allow(clippy::unwrap_used)]
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -202,3 +202,26 @@ pub fn big_model(dir: &Dir, bytes: usize) -> PathBuf {
     file.flush().unwrap();
     model
 }
+
+/// The tiny base cut into three shards with an index.
+pub fn sharded_model(dir: &Dir) -> PathBuf {
+    use verify::checkpoint::header::encode;
+    use verify::checkpoint::{Checkpoint, TensorReader};
+    let model = dir.copy_of(&fixture("models/qwen3-moe/base"), "sharded");
+    let base = Checkpoint::open(&model).unwrap();
+    let tensors = base.index().tensors();
+    let mut map = serde_json::Map::new();
+    for (n, chunk) in tensors.chunks(tensors.len().div_ceil(3)).enumerate() {
+        let name = format!("model-{:05}-of-00003.safetensors", n + 1);
+        let mut bytes = encode(chunk.iter().map(|t| &t.spec));
+        for t in chunk {
+            bytes.extend(base.read(&t.spec.name).unwrap());
+            map.insert(t.spec.name.clone(), name.clone().into());
+        }
+        std::fs::write(model.join(name), bytes).unwrap();
+    }
+    std::fs::remove_file(model.join("model.safetensors")).unwrap();
+    let index = serde_json::json!({"metadata": {}, "weight_map": map});
+    std::fs::write(model.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    model
+}

@@ -11,7 +11,7 @@ use verify::checkpoint::{Checkpoint, TensorReader, TensorSpec};
 use verify::progress::{Progress, Silent};
 use verify::rewrite::{
     Applied, Existing, ModelView, Note, Options, OutputPlan, Part, Rewrite, Stage, StageBuilder, UnitKind,
-    Work, run,
+    Which, Work, run,
 };
 use verify::{Class, Dtype, Result};
 
@@ -304,13 +304,17 @@ fn parts_make_the_same_folder_as_one_run() {
     let base = base(dir.path());
     let (whole, out) = (dir.path().join("whole"), dir.path().join("out"));
     run(&plan(&base, &[&Flip, &Split]), &whole, &options(2), &Silent).unwrap();
+    let of = |which| run(&plan(&base, &[&Flip, &Split]), &out, &Options { which, ..options(1) }, &Silent);
     for part in ["1/3", "2/3", "3/3"] {
-        let options = Options { part: Some(Part::parse(part).unwrap()), ..options(1) };
-        run(&plan(&base, &[&Flip, &Split]), &out, &options, &Silent).unwrap();
+        if part == "2/3" {
+            let early = of(Which::Finish).unwrap_err();
+            assert_eq!(early.class(), Class::Check);
+            assert!(early.to_string().contains("model-00002-of-00002.safetensors"), "{early}");
+        }
+        of(Which::Part(Part::parse(part).unwrap())).unwrap();
         assert!(!out.join("prep-report.json").exists());
     }
-    let done = run(&plan(&base, &[&Flip, &Split]), &out, &options(1), &Silent).unwrap();
-    assert_eq!(done.resumed, 2);
+    assert_eq!(of(Which::Finish).unwrap().resumed, 2);
     assert_eq!(files(&out), files(&whole));
     assert!(Part::parse("0/2").is_err() && Part::parse("3/2").is_err() && Part::parse("x").is_err());
 }

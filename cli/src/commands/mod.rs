@@ -1,5 +1,6 @@
 //! One file per subcommand; each returns its exit code or the error that ended it.
 
+mod assemble;
 mod checksum;
 mod generate;
 mod merge_lora;
@@ -27,6 +28,7 @@ pub fn run(args: &Args, output: &Output) -> Result<u8> {
         Command::Run(a) => run::run(a, global, output),
         Command::MergeLora(a) => merge_lora::run(a, global, output),
         Command::Quantize(a) => quantize::run(a, global, output),
+        Command::Assemble(a) => assemble::run(a, global, output),
         Command::Template(a) => template::run(a, output),
         Command::Checksum(a) => checksum::run(a, global, output),
         Command::Verify(a) => verify::run(a, global, output),

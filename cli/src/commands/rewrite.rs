@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use verify::checkpoint::Checkpoint;
-use verify::rewrite::{Finished, OutputPlan, Rewrite, run};
+use verify::rewrite::{Finished, OutputPlan, Part, Rewrite, run};
 use verify::{Result, Shown};
 
-use super::command_line;
-use crate::args::Global;
+use super::assemble;
+use crate::args::{Global, Parts};
 use crate::console::{Console, seconds, size};
 use crate::output::{Output, table};
 
@@ -22,6 +22,8 @@ pub struct Job<'a> {
     pub inputs: Vec<PathBuf>,
     /// Folder of the result.
     pub out: &'a Path,
+    /// Which shards are written.
+    pub parts: Parts,
 }
 
 impl Job<'_> {
@@ -33,10 +35,14 @@ impl Job<'_> {
     /// Runs a plan of this job.
     pub fn run(&self, plan: &OutputPlan, global: &Global) -> Result<Finished> {
         let console = Console::new(global.quiet, global.verbose);
-        let options = global.rewrite_options(command_line(), self.inputs.clone());
+        let options = global.rewrite_options(self.parts.which(), self.inputs.clone());
         let done = run(plan, self.out, &options, &console);
         console.clear();
-        done
+        let done = done?;
+        if self.parts.part.is_some() {
+            assemble::remember(self.out)?;
+        }
+        Ok(done)
     }
 }
 
@@ -48,11 +54,22 @@ pub fn whole(job: &Job<'_>, dry_run: bool, next: &str, global: &Global, output: 
         return Ok(0);
     }
     let done = job.run(&plan, global)?;
+    if let Some(part) = job.parts.part {
+        return say_part(job, part, &done, output);
+    }
     say(&done, output);
     output.remark(&format!("next: {next}"));
     let mut report = json!(done.report);
     report["out"] = json!(job.out);
     output.result(0, report);
+    Ok(0)
+}
+
+fn say_part(job: &Job<'_>, part: Part, done: &Finished, output: &Output) -> Result<u8> {
+    let shards = done.report.outputs.iter().map(|f| f.name.as_str()).collect::<Vec<_>>();
+    output.text(&format!("part {}/{}: {} shards written", part.index(), part.count(), shards.len()));
+    output.remark(&format!("next: when all parts are done, prep assemble {}", Shown::path(job.out)));
+    output.result(0, json!({"part": format!("{}/{}", part.index(), part.count()), "shards": shards}));
     Ok(0)
 }
 

@@ -9,7 +9,7 @@ use verify::{Error, Result, parsers};
 
 use super::rewrite::{Job, print_plan, say};
 use super::{quantize, verify as verification};
-use crate::args::{Global, Run};
+use crate::args::{Global, Parts, Run};
 use crate::output::Output;
 use crate::recipe::Recipe;
 
@@ -26,7 +26,7 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     let verify = verify.transpose()?;
     let stages = Stages::of(&recipe)?;
     let inputs: Vec<PathBuf> = recipe.adapter.iter().map(|a| a.path.clone()).collect();
-    let job = Job { base: &recipe.base, stages: stages.list(), inputs, out: &out };
+    let job = Job { base: &recipe.base, stages: stages.list(), inputs, out: &out, parts: Parts::default() };
     let plan = job.plan()?;
     if args.dry_run {
         print_plan(&plan, &out, global, output);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use verify::checkpoint::folder::SUMS;
 use verify::checkpoint::{Checkpoint, TensorReader};
 use verify::parsers::{self, Parser};
-use verify::suite::{self, Evaluation, MatrixRow, Reading, Suite, Transcript, Verdict};
+use verify::suite::{self, Evaluation, MatrixRow, Reading, Running, Suite, Transcript, Verdict};
 use verify::template::{Finding, Level, Places, Renderer, embed};
 use verify::{Result, checksum, diagnose};
 
@@ -68,10 +68,11 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
     let renderer = Renderer::open(job.model)?;
     let taught = diagnose::taught(&renderer);
     let mut engine = Engine::open(job.model, &Options { threads: Some(global.threads()) })?;
-    let transcripts = suite::run(&mut engine, &renderer, &job.suite, job.max_new, &console)?;
-    console.clear();
     let special_tokens = suite::special_texts(job.model)?;
     let reading = Reading { special_tokens, ..Reading::new(job.parser) };
+    let running = Running { max_new: job.max_new, reading: reading.clone() };
+    let transcripts = suite::run(&mut engine, &renderer, &job.suite, &running, &console)?;
+    console.clear();
     let evaluation = suite::evaluate(&job.suite, &transcripts, &reading);
     let matrix = suite::matrix(&job.suite, &transcripts, &reading);
     let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, (&taught, job.parser), job.min_score);
@@ -175,7 +176,7 @@ fn print(evaluation: &Evaluation, matrix: &[MatrixRow], verdict: &Verdict, outpu
     output.text(&table(&rows));
     let others = best.len() - rows.len();
     if others > 0 {
-        output.text(&format!("  {others} other parsers: 0/{}", evaluation.max));
+        output.text(&format!("  0/{} under the {others} others", evaluation.max));
     }
     output.text("");
     say_findings(&verdict.reasons, output);

@@ -30,6 +30,7 @@ const PIECE: usize = 1 << 20;
 /// Exit 3 for broken files, keys of other methods, other dtypes than F32, F16, BF16, and NaN or infinity.
 pub fn read(dir: &Path, name: &FileName) -> Result<AdapterFile> {
     let (shard, header) = ShardFile::open(dir, name)?;
+    let shard = Arc::new(shard);
     let io = |e: std::io::Error| Error::io("read", &shard.path, &e);
     let mut file = File::open(&shard.path).map_err(io)?;
     let mut sha = sha2::Sha256::new();
@@ -56,7 +57,7 @@ pub fn read(dir: &Path, name: &FileName) -> Result<AdapterFile> {
         }
         let stored = match keep {
             true => Stored::held(t.spec, kept),
-            false => Stored::on_disk(t.spec, &shard.path, shard.data_start + t.begin),
+            false => Stored::on_disk(t.spec, shard.clone(), shard.data_start + t.begin),
         };
         tensors.push((key, Arc::new(stored)));
     }

@@ -16,6 +16,21 @@ pub struct Key {
     pub role: Role,
     /// Adapter name, where the key holds one.
     pub adapter: Option<String>,
+    /// Where in `path` the part after `modules_to_save` begins: it may be a name too, see [`Key::drop_name`].
+    pub saved_at: Option<usize>,
+}
+
+impl Key {
+    /// Takes the part after `modules_to_save` out of the path where it is one of `names`, the adapter names
+    /// that the file's other keys hold.
+    pub fn drop_name(&mut self, names: &[String]) {
+        let Some(at) = self.saved_at else { return };
+        let Some((first, rest)) = self.path[at..].split_once('.') else { return };
+        if first == "default" || names.iter().any(|n| n == first) {
+            self.adapter = Some(first.to_string());
+            self.path = format!("{}{rest}", &self.path[..at]);
+        }
+    }
 }
 
 /// What a tensor of an adapter is.
@@ -106,7 +121,7 @@ pub fn parse(key: &str) -> Result<Key> {
         Some((Role::Whole(Whole::BaseLayer), _)) => {
             Ok(base_layer(&without_base_layers(&parts[..parts.len() - 1]).0, parts[parts.len() - 1]))
         }
-        Some((role, adapter)) => Ok(Key { path, depth, role, adapter }),
+        Some((role, adapter)) => Ok(Key { path, depth, role, adapter, saved_at: None }),
         None => Err(Error::input(format!("adapter tensor `{}` belongs to another method", Shown(key)))
             .found(Shown(tail.first().unwrap_or(&"")).to_string())
             .expected("factors of LoRA or DoRA, trainable token rows, or whole tensors")
@@ -155,19 +170,14 @@ fn whole(parts: &[&str]) -> Option<(Role, Option<String>)> {
 
 fn base_layer(path: &str, last: &str) -> Key {
     let path = format!("{path}.{last}");
-    Key { path, depth: 0, role: Role::Whole(Whole::BaseLayer), adapter: None }
+    Key { path, depth: 0, role: Role::Whole(Whole::BaseLayer), adapter: None, saved_at: None }
 }
 
-/// `M.modules_to_save[.NAME].rest`: the first part after the marker is a name where the caller finds it to
-/// be one of the file's adapter names, so it is kept apart here only when it is PEFT's usual `default`.
+/// `M.modules_to_save[.NAME].rest`, the name left in the path.
 fn saved(path: &str, tail: &[&str]) -> Key {
-    let (adapter, rest) = match tail {
-        [_, "default", rest @ ..] if !rest.is_empty() => (Some("default".to_string()), rest),
-        [_, rest @ ..] => (None, rest),
-        [] => (None, tail),
-    };
-    let path = format!("{path}.{}", rest.join("."));
-    Key { path, depth: 0, role: Role::Whole(Whole::Saved), adapter }
+    let role = Role::Whole(Whole::Saved);
+    let saved_at = Some(path.len() + 1);
+    Key { path: format!("{path}.{}", tail[1..].join(".")), depth: 0, role, adapter: None, saved_at }
 }
 
 #[cfg(test)]
@@ -175,7 +185,7 @@ mod tests {
     use super::*;
 
     fn key(path: &str, role: Role, adapter: Option<&str>) -> Key {
-        Key { path: path.into(), depth: 0, role, adapter: adapter.map(str::to_string) }
+        Key { path: path.into(), depth: 0, role, adapter: adapter.map(str::to_string), saved_at: None }
     }
 
     #[test]
@@ -191,10 +201,6 @@ mod tests {
             ("base_model.model.q.lora_magnitude_vector.weight", key("q", Role::Magnitude, None)),
             ("base_model.model.q.lora_magnitude_vector.d.weight", key("q", Role::Magnitude, Some("d"))),
             ("base_model.model.e.token_adapter.trainable_tokens_delta", key("e", Role::TokenRows, None)),
-            (
-                "base_model.model.lm_head.modules_to_save.weight",
-                key("lm_head.weight", Role::Whole(Saved), None),
-            ),
             ("base_model.model.lm_head.weight", key("lm_head.weight", Role::Whole(Plain), None)),
             ("base_model.model.q.base_layer.bias", key("q.bias", Role::Whole(BaseLayer), None)),
             (
@@ -208,11 +214,18 @@ mod tests {
     }
 
     #[test]
-    fn name_under_modules_to_save_is_kept_apart() {
-        let k = parse("base_model.model.lm_head.modules_to_save.default.weight").unwrap();
-        assert_eq!((k.path.as_str(), k.adapter.as_deref()), ("lm_head.weight", Some("default")));
-        let k = parse("base_model.model.l.0.mlp.modules_to_save.gate_proj.weight").unwrap();
-        assert_eq!(k.path, "l.0.mlp.gate_proj.weight");
+    fn name_under_modules_to_save_is_dropped_where_it_is_one() {
+        for (text, path, adapter) in [
+            ("lm_head.modules_to_save.weight", "lm_head.weight", None),
+            ("lm_head.modules_to_save.default.weight", "lm_head.weight", Some("default")),
+            ("lm_head.modules_to_save.style.weight", "lm_head.weight", Some("style")),
+            ("l.0.mlp.modules_to_save.gate_proj.weight", "l.0.mlp.gate_proj.weight", None),
+            ("l.0.mlp.modules_to_save.style.gate_proj.weight", "l.0.mlp.gate_proj.weight", Some("style")),
+        ] {
+            let mut k = parse(&format!("base_model.model.{text}")).unwrap();
+            k.drop_name(&["style".to_string()]);
+            assert_eq!((k.path.as_str(), k.adapter.as_deref()), (path, adapter), "{text}");
+        }
     }
 
     #[test]

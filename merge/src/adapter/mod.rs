@@ -125,7 +125,9 @@ impl Adapter {
         Ok(adapter)
     }
 
-    fn sort_in(&mut self, tensors: Vec<(Key, Arc<Stored>)>) -> Result<()> {
+    fn sort_in(&mut self, mut tensors: Vec<(Key, Arc<Stored>)>) -> Result<()> {
+        let names: Vec<String> = tensors.iter().filter_map(|(k, _)| k.adapter.clone()).collect();
+        tensors.iter_mut().for_each(|(k, _)| k.drop_name(&names));
         check_one_adapter(&tensors)?;
         let mut modules: BTreeMap<(String, usize), Parts> = BTreeMap::new();
         for (key, tensor) in tensors {

@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use verify::checkpoint::TensorSpec;
+use verify::checkpoint::{ShardFile, TensorSpec};
 use verify::{Dtype, Error, Result, Shown};
 
 /// A tensor of an adapter, dtype F32, F16 or BF16, all values finite.
@@ -19,7 +19,7 @@ pub struct Stored {
 #[derive(Debug)]
 enum Data {
     Memory(Vec<u8>),
-    File { path: PathBuf, offset: u64 },
+    File { shard: Arc<ShardFile>, offset: u64 },
 }
 
 impl Stored {
@@ -28,9 +28,9 @@ impl Stored {
         Stored { spec, data: Data::Memory(bytes) }
     }
 
-    /// A tensor whose bytes lie in the file `path` from `offset` on.
-    pub fn on_disk(spec: TensorSpec, path: &Path, offset: u64) -> Self {
-        Stored { spec, data: Data::File { path: path.to_path_buf(), offset } }
+    /// A tensor whose bytes lie in `shard` from `offset` on.
+    pub fn on_disk(spec: TensorSpec, shard: Arc<ShardFile>, offset: u64) -> Self {
+        Stored { spec, data: Data::File { shard, offset } }
     }
 
     /// The 1 x 1 matrix that holds 1, which makes a vector a product of rank 1.
@@ -47,11 +47,12 @@ impl Stored {
         let bytes = rows.start * row..rows.end * row;
         match &self.data {
             Data::Memory(all) => Ok(all[bytes].to_vec()),
-            Data::File { path, offset } => {
+            Data::File { shard, offset } => {
                 let mut out = vec![0; bytes.len()];
-                File::open(path)
+                File::open(&shard.path)
                     .and_then(|f| f.read_exact_at(&mut out, offset + bytes.start as u64))
-                    .map_err(|e| Error::io("read", path, &e))?;
+                    .map_err(|e| Error::io("read", &shard.path, &e))?;
+                shard.unchanged()?;
                 Ok(out)
             }
         }
@@ -88,12 +89,10 @@ impl Stored {
         Ok(true)
     }
 
-    /// True where every value is zero.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub fn all_zero(&self) -> Result<bool> {
-        Ok(self.values()?.iter().all(|&v| v == 0.0))
+    /// True where every value of a tensor held in memory is zero.
+    pub fn all_zero(&self) -> bool {
+        let bytes = self.held_bytes();
+        (0..self.spec.elements()).all(|i| element(bytes, self.spec.dtype, i) == 0.0)
     }
 
     fn held_bytes(&self) -> &[u8] {
@@ -117,24 +116,24 @@ pub fn element(bytes: &[u8], dtype: Dtype, i: usize) -> f32 {
 /// A matrix inside a held tensor: element (i, j) stands at `offset + i * stride.0 + j * stride.1`.
 #[derive(Debug, Clone)]
 pub struct View {
-    tensor: std::sync::Arc<Stored>,
+    tensor: Arc<Stored>,
     offset: usize,
     stride: (usize, usize),
 }
 
 impl View {
     /// A view of `tensor`, which must be held in memory.
-    pub fn new(tensor: &std::sync::Arc<Stored>, offset: usize, stride: (usize, usize)) -> Self {
+    pub fn new(tensor: &Arc<Stored>, offset: usize, stride: (usize, usize)) -> Self {
         View { tensor: tensor.clone(), offset, stride }
     }
 
     /// The matrix as it is stored: rows, then columns.
-    pub fn plain(tensor: &std::sync::Arc<Stored>) -> Self {
+    pub fn plain(tensor: &Arc<Stored>) -> Self {
         View::new(tensor, 0, (tensor.spec.cols(), 1))
     }
 
     /// The stored matrix transposed.
-    pub fn transposed(tensor: &std::sync::Arc<Stored>) -> Self {
+    pub fn transposed(tensor: &Arc<Stored>) -> Self {
         View::new(tensor, 0, (1, tensor.spec.cols()))
     }
 

@@ -10,7 +10,7 @@ use verify::rewrite::{Applied, Note, rows_per_chunk};
 use verify::{Dtype, Error, Result, Shown};
 
 use super::dora::{Axis, Dora};
-use super::kernel::{Form, PANEL, merge_bf16};
+use super::kernel::{Base, Form, PANEL, merge_bf16};
 use super::piece::{Packed, Piece};
 use super::real::{decode, encode};
 use crate::adapter::stored::Stored;
@@ -61,8 +61,13 @@ impl Job {
         for segment in self.segments(rows.clone()) {
             chunk.segment(segment, input)?;
         }
-        let note = chunk.figures.note(&self.output.name, rows.start);
-        Ok(Applied { outputs: vec![chunk.out], note: Some(note) })
+        let note = self.changes().then(|| chunk.figures.note(&self.output.name, rows.start));
+        Ok(Applied { outputs: vec![chunk.out], note })
+    }
+
+    /// True where the output is not simply the base.
+    pub fn changes(&self) -> bool {
+        self.whole.is_some() || !self.pieces.is_empty() || self.dora.is_some() || !self.token_rows.is_empty()
     }
 
     /// `rows` cut where a piece begins or ends, so that each part has the same pieces in all its rows.
@@ -193,16 +198,16 @@ impl Chunk<'_> {
             let values = decode(&tensor.read_rows(*from..*from + 1)?, tensor.spec.dtype);
             return self.put(rows.start, &values);
         }
-        let same_dtype = job.base.dtype == job.output.dtype;
-        let plain = job.whole.is_none() && job.dora.is_none() && same_dtype;
-        if plain && job.pieces_in(&rows).next().is_none() {
+        let plain = job.whole.is_none() && job.dora.is_none();
+        if plain && job.base.dtype == job.output.dtype && job.pieces_in(&rows).next().is_none() {
             let (from, to) = self.base_range(rows);
             self.out.extend_from_slice(&self.base[from..to]);
             return Ok(());
         }
-        match plain && job.output.dtype == Dtype::BF16 {
-            true => self.merge_bf16(rows),
-            false => self.merge_exact(rows, input),
+        match (plain && job.output.dtype == Dtype::BF16, job.base.dtype) {
+            (true, Dtype::BF16) => self.merge_bf16(rows, Base::Bf16),
+            (true, Dtype::F32) => self.merge_bf16(rows, Base::F32),
+            _ => self.merge_exact(rows, input),
         }
     }
 
@@ -211,8 +216,8 @@ impl Chunk<'_> {
         ((rows.start - self.first) * row, (rows.end - self.first) * row)
     }
 
-    /// bf16 in, bf16 out, sums in f32: the usual case, and the fast one.
-    fn merge_bf16(&mut self, rows: Range<usize>) -> Result<()> {
+    /// bf16 out, sums in f32: the usual case, and the fast one.
+    fn merge_bf16(&mut self, rows: Range<usize>, kind: Base) -> Result<()> {
         let cols = self.job.output.cols();
         let width = cols.next_multiple_of(PANEL);
         let packed: Vec<Packed<f32>> =
@@ -226,10 +231,10 @@ impl Chunk<'_> {
             for (row, delta) in tile.zip(delta.chunks_exact(width)) {
                 let (from, to) = self.base_range(row..row + 1);
                 let at = self.out.len();
-                self.out.resize(at + to - from, 0);
-                let sums = merge_bf16(self.form, &self.base[from..to], delta, &mut self.out[at..]);
+                self.out.resize(at + 2 * cols, 0);
+                let sums = merge_bf16(self.form, (kind, &self.base[from..to]), delta, &mut self.out[at..]);
                 if sums.broken {
-                    let base = decode(&self.base[from..to], Dtype::BF16);
+                    let base = decode(&self.base[from..to], self.job.base.dtype);
                     let out = decode(&self.out[at..], Dtype::BF16);
                     self.check_finite(row, &base, &out)?;
                 }

@@ -140,8 +140,17 @@ pub struct Sums {
 
 const LANES: usize = 16;
 
+/// What the base's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Base {
+    /// bf16.
+    Bf16,
+    /// f32, such as dequantized weights.
+    F32,
+}
+
 /// One bf16 row: `out = round(base + delta)`, to nearest even, and the figures about it.
-pub fn merge_bf16(form: Form, base: &[u8], delta: &[f32], out: &mut [u8]) -> Sums {
+pub fn merge_bf16(form: Form, base: (Base, &[u8]), delta: &[f32], out: &mut [u8]) -> Sums {
     match form {
         Form::Scalar => merge_bf16_body(base, delta, out),
         // SAFETY: `Form::available` gives these forms only where the processor has the features.
@@ -155,33 +164,41 @@ pub fn merge_bf16(form: Form, base: &[u8], delta: &[f32], out: &mut [u8]) -> Sum
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn merge_bf16_avx2(base: &[u8], delta: &[f32], out: &mut [u8]) -> Sums {
+unsafe fn merge_bf16_avx2(base: (Base, &[u8]), delta: &[f32], out: &mut [u8]) -> Sums {
     merge_bf16_body(base, delta, out)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn merge_bf16_avx512(base: &[u8], delta: &[f32], out: &mut [u8]) -> Sums {
+unsafe fn merge_bf16_avx512(base: (Base, &[u8]), delta: &[f32], out: &mut [u8]) -> Sums {
     merge_bf16_body(base, delta, out)
 }
 
-/// Sums are kept in [`LANES`] lanes (element i in lane i mod 16) and folded in order at the end of the row,
-/// which fixes the order for every form.
 #[inline(always)]
-fn merge_bf16_body(base: &[u8], delta: &[f32], out: &mut [u8]) -> Sums {
+fn merge_bf16_body((kind, base): (Base, &[u8]), delta: &[f32], out: &mut [u8]) -> Sums {
+    match kind {
+        Base::Bf16 => merge_row::<2>(base, delta, out),
+        Base::F32 => merge_row::<4>(base, delta, out),
+    }
+}
+
+/// `WIDTH` is the number of bytes of a base element. Sums are kept in [`LANES`] lanes (element i in lane
+/// i mod 16) and folded in order at the end of the row, which fixes the order for every form.
+#[inline(always)]
+fn merge_row<const WIDTH: usize>(base: &[u8], delta: &[f32], out: &mut [u8]) -> Sums {
     let mut lanes = Lanes::default();
-    let whole = base.len() / (2 * LANES) * LANES;
-    let blocks = base.chunks_exact(2 * LANES).zip(delta.chunks_exact(LANES));
+    let whole = out.len() / (2 * LANES) * LANES;
+    let blocks = base.chunks_exact(WIDTH * LANES).zip(delta.chunks_exact(LANES));
     for ((b, d), o) in blocks.zip(out.chunks_exact_mut(2 * LANES)) {
-        lanes.block(b, d, o);
+        lanes.block::<WIDTH>(b, d, o);
     }
     // The end of the row, filled up with zeros: they change no figure.
-    let rest = base.len() / 2 - whole;
+    let rest = out.len() / 2 - whole;
     if rest > 0 {
-        let (mut b, mut d, mut o) = ([0u8; 2 * LANES], [0f32; LANES], [0u8; 2 * LANES]);
-        b[..2 * rest].copy_from_slice(&base[2 * whole..]);
+        let (mut b, mut d, mut o) = ([0u8; 4 * LANES], [0f32; LANES], [0u8; 2 * LANES]);
+        b[..WIDTH * rest].copy_from_slice(&base[WIDTH * whole..]);
         d[..rest].copy_from_slice(&delta[whole..whole + rest]);
-        lanes.block(&b, &d, &mut o);
+        lanes.block::<WIDTH>(&b, &d, &mut o);
         out[2 * whole..].copy_from_slice(&o[..2 * rest]);
     }
     lanes.fold()
@@ -198,13 +215,22 @@ struct Lanes {
 
 impl Lanes {
     #[inline(always)]
-    fn block(&mut self, base: &[u8], delta: &[f32], out: &mut [u8]) {
+    fn block<const WIDTH: usize>(&mut self, base: &[u8], delta: &[f32], out: &mut [u8]) {
         for i in 0..LANES {
-            let bits = u16::from_le_bytes([base[2 * i], base[2 * i + 1]]);
-            let b = f32::from_bits(u32::from(bits) << 16);
+            let (b, old) = match WIDTH {
+                2 => {
+                    let bits = u32::from(u16::from_le_bytes([base[2 * i], base[2 * i + 1]]));
+                    (f32::from_bits(bits << 16), bits)
+                }
+                _ => {
+                    let at = 4 * i;
+                    let b = f32::from_le_bytes([base[at], base[at + 1], base[at + 2], base[at + 3]]);
+                    (b, bf16_bits(b))
+                }
+            };
             let d = delta[i];
             let new = bf16_bits(b + d);
-            self.changed[i] += u32::from(new as u16 != bits);
+            self.changed[i] += u32::from(new != old);
             self.broken[i] |= u32::from(new & 0x7f80 == 0x7f80);
             self.delta[i] = d.mul_add(d, self.delta[i]);
             self.base[i] = b.mul_add(b, self.base[i]);
@@ -286,23 +312,36 @@ mod tests {
     #[test]
     fn all_forms_of_the_merge_give_the_same_bits_and_figures() {
         for n in [1, 15, 16, 17, 100] {
-            let base: Vec<u8> =
-                values(n, 3).iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+            let values_of = values(n, 3);
+            let narrow: Vec<u8> =
+                values_of.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect();
+            let wide: Vec<u8> = values_of.iter().flat_map(|v| v.to_le_bytes()).collect();
             let delta = values(n.next_multiple_of(PANEL), 5);
-            let mut want = vec![0; 2 * n];
-            let sums = merge_bf16(Form::Scalar, &base, &delta, &mut want);
-            for form in Form::available() {
-                let mut got = vec![0; 2 * n];
-                assert_eq!(merge_bf16(form, &base, &delta, &mut got), sums, "{form:?}");
-                assert_eq!(want, got);
+            for base in [(Base::Bf16, &narrow[..]), (Base::F32, &wide[..])] {
+                let mut want = vec![0; 2 * n];
+                let sums = merge_bf16(Form::Scalar, base, &delta, &mut want);
+                for form in Form::available() {
+                    let mut got = vec![0; 2 * n];
+                    assert_eq!(merge_bf16(form, base, &delta, &mut got), sums, "{form:?}");
+                    assert_eq!(want, got);
+                }
             }
         }
     }
 
     #[test]
+    fn f32_base_is_rounded_once_after_the_sum() {
+        let base: Vec<u8> = [1.0f32 + f32::powi(2.0, -9)].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let mut out = [0; 2];
+        let delta = [f32::powi(2.0, -9) + f32::powi(2.0, -20); PANEL];
+        let sums = merge_bf16(Form::best(), (Base::F32, &base), &delta, &mut out);
+        assert_eq!((out, sums.changed), (0x3f81u16.to_le_bytes(), 1));
+    }
+
+    #[test]
     fn overflow_is_marked() {
         let base = half::bf16::MAX.to_le_bytes();
-        let sums = merge_bf16(Form::best(), &base, &[f32::MAX; PANEL], &mut [0; 2]);
+        let sums = merge_bf16(Form::best(), (Base::Bf16, &base), &[f32::MAX; PANEL], &mut [0; 2]);
         assert!(sums.broken);
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde_json::{Value, json};
 use verify::checkpoint::{Config, TensorSpec};
 use verify::rewrite::ModelView;
-use verify::{Error, FileName, Result, Shown};
+use verify::{Error, Result, Shown};
 
 use super::target::Target;
 use super::{Resolver, pieces_of};
@@ -143,7 +143,7 @@ impl Resolver<'_> {
         let equal = same_operations(&e, &h)? || self.same_results(&e, &h)?;
         let keep_head = !equal || embeddings.own_head.is_some();
         for (target, keep) in [(e, true), (h, keep_head)] {
-            if keep && target.is_changed() {
+            if keep && target.job.changes() {
                 self.targets.insert(target.name().to_string(), target);
             }
         }
@@ -161,7 +161,7 @@ impl Resolver<'_> {
 
     /// Compares the rounded results; different ones differ early.
     fn same_results(&self, e: &Target, h: &Target) -> Result<bool> {
-        if e.job.output.shape != h.job.output.shape || !e.is_changed() || !h.is_changed() {
+        if e.job.output.shape != h.job.output.shape || !e.job.changes() || !h.job.changes() {
             return Ok(false);
         }
         let bytes = |t: &Target, rows: Range<usize>| t.job.apply(rows, self.reader).map(|a| a.outputs);
@@ -203,14 +203,6 @@ impl Resolver<'_> {
                 .hint("save both in the trainer (`modules_to_save=[\"embed_tokens\", \"lm_head\"]`)"));
         }
         Ok(Some(n))
-    }
-}
-
-impl Target {
-    /// True where the output is not simply the base.
-    pub fn is_changed(&self) -> bool {
-        let j = &self.job;
-        j.whole.is_some() || !j.pieces.is_empty() || j.dora.is_some() || !j.token_rows.is_empty()
     }
 }
 
@@ -288,9 +280,4 @@ pub fn edit_config(config: &mut Config, tying: Tying, vocabulary: Option<usize>)
         }
     }
     Ok(())
-}
-
-/// The shard that a new tensor goes to.
-pub fn last_shard(shards: &[FileName]) -> usize {
-    shards.len().saturating_sub(1)
 }

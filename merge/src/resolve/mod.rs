@@ -66,6 +66,14 @@ pub struct Resolver<'a> {
     pub warnings: Vec<String>,
 }
 
+/// What is changed, once all is resolved.
+pub struct Changes {
+    /// Changed tensors by name.
+    pub targets: BTreeMap<String, Target>,
+    /// Input and output embedding of the base.
+    pub embeddings: Embeddings,
+}
+
 /// A tensor of the base that a path leads to.
 struct Found {
     /// Name in the result.
@@ -109,6 +117,11 @@ impl<'a> Resolver<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The changes by themselves.
+    pub fn into_changes(self) -> Changes {
+        Changes { targets: self.targets, embeddings: self.embeddings }
     }
 
     fn note_use(
@@ -163,7 +176,8 @@ impl<'a> Resolver<'a> {
             self.note_use(adapter, vec![key], "copy of the base", Vec::new());
             return Ok(());
         }
-        if !resized && !declared(adapter, whole) {
+        let twin = adapter.config.keeps_tying && self.embeddings.is_either(&found.name);
+        if !resized && !twin && !declared(adapter, whole) {
             return Err(undeclared(&whole.tensor, &found.name));
         }
         self.target(&found)?.replace(number, &whole.tensor)?;
@@ -455,7 +469,7 @@ impl<'a> Resolver<'a> {
             ));
         }
         let scale = config.scaling.scale(alpha, rank);
-        if scale == 0.0 && !f.b.all_zero()? {
+        if scale == 0.0 && !f.b.all_zero() {
             return Err(Error::input(format!(
                 "the scale of `{}` is 0: its factors would be lost",
                 Shown(path)
@@ -535,7 +549,7 @@ pub fn is_tail(path: &str, tail: &str) -> bool {
 
 /// Factors whose product is zero though B is not would be an adapter that lost its A.
 fn check_moves(f: &Factors) -> Result<()> {
-    match f.a.all_zero()? && !f.b.all_zero()? {
+    match f.a.all_zero() && !f.b.all_zero() {
         false => Ok(()),
         true => Err(Error::input(format!("the factors of `{}` have no effect", Shown(&f.module)))
             .found("lora_A all zero, lora_B not")
@@ -579,7 +593,8 @@ fn declared(adapter: &Adapter, whole: &WholeTensor) -> bool {
         || adapter.token_rows.iter().any(|(m, _)| m == module);
     let under = |name: &String| {
         let ends = whole.path.match_indices('.').map(|(at, _)| &whole.path[..at]);
-        ends.chain([whole.path.as_str()]).any(|p| is_tail(p, name))
+        // PEFT wraps every module whose path ends so, whole name or not: `norm` is `input_layernorm` too.
+        !name.is_empty() && ends.chain([whole.path.as_str()]).any(|p| p.ends_with(name.as_str()))
     };
     match whole.how {
         Whole::Saved => true,

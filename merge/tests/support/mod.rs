@@ -1,5 +1,5 @@
 //! Running the real engine into a temporary folder, and small checkpoints and adapters built on the spot.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -128,6 +128,11 @@ impl Lab {
 
     pub fn base_values(&mut self, name: &str, dtype: Dtype, shape: &[usize], values: &[f32]) -> &mut Self {
         self.base.push((TensorSpec::new(name, dtype, shape), encode(dtype, values)));
+        self
+    }
+
+    pub fn base_bytes(&mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> &mut Self {
+        self.base.push((TensorSpec::new(name, dtype, shape), bytes));
         self
     }
 

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::python::{Json, json};
-use super::{Context, Parsed, Parser, ReasoningParser, find_reasoning};
+use super::{Context, Parsed, Parser, Reasoned, ReasoningParser, find_reasoning};
 use crate::error::{Error, Result};
 
 /// The fields of a line that count; others are ignored.
@@ -41,15 +41,14 @@ pub fn answer_line(line: &str, parser: &Parser, reasoning: Option<&ReasoningPars
         Some(name) => Some(find_reasoning(name)?),
         None => reasoning,
     };
-    let mut context = Context {
+    let context = Context {
         tools: line.tools.unwrap_or_default(),
         special_tokens: line.special_tokens.unwrap_or_default(),
         tokenizer: line.tokenizer,
         template_kwargs: line.chat_template_kwargs.unwrap_or_default(),
-        after_reasoning: reasoning.is_some(),
+        reasoned: reasoning.map_or(Reasoned::No, ReasoningParser::reasoned),
     };
     let Some(reasoning) = reasoning else {
-        context.after_reasoning = false;
         return Ok(render(None, &parser.parse(&line.text, &context)));
     };
     let (thought, content) = reasoning.split(&line.text, &context);

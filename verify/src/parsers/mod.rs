@@ -3,14 +3,40 @@
 //!
 //! Source: vLLM 0.33 parsers.
 
+mod apertus;
+mod bare_json;
+mod deepseek;
+mod dots;
+mod dsml;
 mod engine;
+mod function_call;
+mod gemma;
+mod gigachat3;
+mod glm;
+mod granite;
+mod harmony;
+mod hy;
+mod internlm;
+mod kimi_k2;
+mod kimi_k3;
 mod line;
+mod minimax_m2;
+mod minimax_m3;
+mod mistral;
+mod muse;
 mod names;
+mod phi4;
 mod python;
+mod python_repair;
+mod pythonic;
 mod qwen_xml;
 mod reasoning;
+mod scan;
 mod schema;
+mod step3;
 mod tagged_json;
+mod tool_calls_list;
+mod xlam;
 
 use serde_json::Value;
 
@@ -30,8 +56,20 @@ pub struct Context {
     pub tokenizer: Option<String>,
     /// `chat_template_kwargs` of the request.
     pub template_kwargs: serde_json::Map<String, Value>,
-    /// Whether the text is what a reasoning parser left; else think markers are ordinary text.
-    pub after_reasoning: bool,
+    /// Whether a reasoning parser runs before; without one think markers are ordinary text.
+    pub reasoned: Reasoned,
+}
+
+/// What a text has been through before a tool-call parser sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reasoned {
+    /// No reasoning parser.
+    #[default]
+    No,
+    /// A reasoning parser of the engine kind.
+    Engine,
+    /// Another reasoning parser: the server then returns text without calls untouched, whatever the tool-call parser.
+    Legacy,
 }
 
 /// One call as the server would return it.
@@ -93,6 +131,8 @@ pub struct Parser {
 enum Kind {
     /// Its content counts even without calls, so that half-written markup disappears.
     Engine(fn(&str, &Context) -> Parsed),
+    /// As an engine parser, in whatever company.
+    Own(fn(&str, &Context) -> Parsed),
     /// Without calls the text is returned untouched.
     Legacy(fn(&str, &Context) -> Option<Parsed>),
 }
@@ -100,51 +140,94 @@ enum Kind {
 impl Parser {
     /// Parses a whole output of a model, as for a request with `tool_choice` auto, or none without tools.
     pub fn parse(&self, text: &str, context: &Context) -> Parsed {
+        let tools = !context.tools.is_empty();
         match self.kind {
             Kind::Engine(parse) => {
-                let mut parsed = parse(text, context);
-                if context.tools.is_empty() {
-                    parsed.tool_calls.clear();
+                let parsed = parse(text, context);
+                match (tools && !parsed.tool_calls.is_empty(), context.reasoned) {
+                    (true, _) => parsed,
+                    (false, Reasoned::Legacy) => Parsed::plain(text),
+                    (false, _) => Parsed { tool_calls: Vec::new(), ..parsed },
                 }
-                parsed
             }
-            Kind::Legacy(_) if context.tools.is_empty() => Parsed::plain(text),
-            Kind::Legacy(parse) => parse(text, context).unwrap_or_else(|| Parsed::plain(text)),
+            Kind::Own(parse) if tools => parse(text, context),
+            Kind::Own(parse) => Parsed { tool_calls: Vec::new(), ..parse(text, context) },
+            Kind::Legacy(parse) => {
+                parse(text, context).filter(|_| tools).unwrap_or_else(|| Parsed::plain(text))
+            }
         }
     }
 }
 
-const fn engine(
+const fn parser(
     name: &'static str,
     aliases: &'static [&'static str],
     models: &'static str,
-    parse: fn(&str, &Context) -> Parsed,
+    kind: Kind,
 ) -> Parser {
-    Parser { name, aliases, models, native: names::in_native_front_end(name), kind: Kind::Engine(parse) }
-}
-
-const fn legacy(
-    name: &'static str,
-    aliases: &'static [&'static str],
-    models: &'static str,
-    parse: fn(&str, &Context) -> Option<Parsed>,
-) -> Parser {
-    Parser { name, aliases, models, native: names::in_native_front_end(name), kind: Kind::Legacy(parse) }
+    Parser { name, aliases, models, native: names::in_native_front_end(name), kind }
 }
 
 static PARSERS: &[Parser] = &[
-    engine(
+    parser(
         "qwen3_coder",
         &["qwen3_xml"],
         "Qwen3-Coder, Qwen3.5, Qwen3.6, Qwen3-Next with a coder template, Nemotron 3",
-        qwen_xml::qwen3_coder,
+        Kind::Engine(qwen_xml::qwen3_coder),
     ),
-    legacy("hermes", &["qwen3_json"], "Hermes 2/3, Qwen2.5, QwQ, Qwen3 (not Coder)", tagged_json::hermes),
-    engine("seed_oss", &[], "Seed-OSS", qwen_xml::seed_oss),
-    engine("step3p5", &[], "Step-3.5, Step-3.7", qwen_xml::qwen3_coder),
-    engine("step5", &[], "Step-5", qwen_xml::step5),
-    engine("mimo", &[], "MiMo", qwen_xml::mimo),
-    legacy("longcat", &[], "LongCat-Flash", tagged_json::longcat),
+    parser(
+        "hermes",
+        &["qwen3_json"],
+        "Hermes 2/3, Qwen2.5, QwQ, Qwen3 (not Coder)",
+        Kind::Legacy(tagged_json::hermes),
+    ),
+    parser("seed_oss", &[], "Seed-OSS", Kind::Engine(qwen_xml::seed_oss)),
+    parser("step3p5", &[], "Step-3.5, Step-3.7", Kind::Engine(qwen_xml::qwen3_coder)),
+    parser("step5", &[], "Step-5", Kind::Engine(qwen_xml::step5)),
+    parser("mimo", &[], "MiMo", Kind::Engine(qwen_xml::mimo)),
+    parser("longcat", &[], "LongCat-Flash", Kind::Legacy(tagged_json::longcat)),
+    parser("granite4", &[], "Granite 4", Kind::Legacy(tagged_json::granite4)),
+    parser("ernie45", &[], "ERNIE 4.5", Kind::Legacy(tagged_json::ernie45)),
+    parser(
+        "llama3_json",
+        &["llama4_json"],
+        "Llama 3.1, 3.2, 3.3, Llama 4 with the JSON template",
+        Kind::Legacy(bare_json::llama3_json),
+    ),
+    parser("phi4_mini_json", &[], "Phi-4-mini", Kind::Legacy(phi4::phi4_mini_json)),
+    parser("xlam", &[], "xLAM", Kind::Legacy(xlam::xlam)),
+    parser("granite", &[], "Granite 3.x", Kind::Engine(granite::granite)),
+    parser("granite-20b-fc", &[], "Granite-20B-FC", Kind::Legacy(function_call::granite_20b_fc)),
+    parser("jamba", &[], "Jamba", Kind::Legacy(tool_calls_list::jamba)),
+    parser("hunyuan_a13b", &[], "Hunyuan-A13B", Kind::Legacy(tool_calls_list::hunyuan_a13b)),
+    parser("internlm", &[], "InternLM2.5", Kind::Legacy(internlm::internlm)),
+    parser("apertus", &[], "Apertus", Kind::Legacy(apertus::apertus)),
+    parser("gigachat3", &[], "GigaChat 3", Kind::Legacy(gigachat3::gigachat3)),
+    parser("pythonic", &[], "Llama 3.2 (small), ToolACE", Kind::Legacy(pythonic::pythonic)),
+    parser("llama4_pythonic", &[], "Llama 4", Kind::Legacy(pythonic::llama4_pythonic)),
+    parser("olmo3", &[], "OLMo 3", Kind::Legacy(pythonic::olmo3)),
+    parser("lfm2", &[], "LFM2", Kind::Legacy(pythonic::lfm2)),
+    parser("mistral", &[], "Mistral, Mixtral, Magistral, Devstral", Kind::Engine(mistral::mistral)),
+    parser("deepseek_v3", &[], "DeepSeek-V3-0324, DeepSeek-R1-0528", Kind::Legacy(deepseek::deepseek_v3)),
+    parser("deepseek_v31", &[], "DeepSeek-V3.1", Kind::Legacy(deepseek::deepseek_v31)),
+    parser("deepseek_v32", &[], "DeepSeek-V3.2", Kind::Engine(dsml::deepseek_v32)),
+    parser("deepseek_v4", &[], "DeepSeek-V4", Kind::Engine(dsml::deepseek_v4)),
+    parser("deepseek_v41", &[], "DeepSeek-V4.1", Kind::Engine(dsml::deepseek_v41)),
+    parser("kimi_k2", &[], "Kimi K2", Kind::Engine(kimi_k2::kimi_k2)),
+    parser("kimi_k3", &[], "Kimi K3", Kind::Own(kimi_k3::kimi_k3)),
+    parser("glm45", &["glm47"], "GLM-4.5, GLM-4.6, GLM-4.7, GLM-5", Kind::Engine(glm::glm45)),
+    parser("ling3", &[], "Ling 3", Kind::Engine(glm::glm45)),
+    parser("poolside_v1", &[], "Poolside", Kind::Legacy(glm::poolside_v1)),
+    parser("hy_v3", &[], "Hunyuan 3", Kind::Legacy(hy::hy_v3)),
+    parser("minimax_m2", &[], "MiniMax M2", Kind::Engine(minimax_m2::minimax_m2)),
+    parser("minimax_m3", &[], "MiniMax M3", Kind::Engine(minimax_m3::minimax_m3)),
+    parser("dots", &[], "dots", Kind::Legacy(dots::dots)),
+    parser("muse", &["musespark1x"], "Muse Spark", Kind::Legacy(muse::muse)),
+    parser("muse_glimmer", &[], "Muse Glimmer", Kind::Legacy(muse::muse_glimmer)),
+    parser("step3", &[], "Step-3", Kind::Legacy(step3::step3)),
+    parser("openai", &[], "gpt-oss", Kind::Own(harmony::openai)),
+    parser("gemma4", &[], "Gemma 4", Kind::Engine(gemma::gemma4)),
+    parser("functiongemma", &[], "FunctionGemma", Kind::Legacy(gemma::functiongemma)),
 ];
 
 /// Every parser, in the order in which they are listed.

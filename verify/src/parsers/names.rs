@@ -39,6 +39,8 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("inkling", "it is a format of a single vendor"),
     ("plamo3", "it is a format of a single vendor"),
     ("k2_horizon", "it is a format of a single vendor"),
+    ("hy_v4", "its grammar depends on a suffix in the tokenizer"),
+    ("minicpm5", "it repairs XML and renames tools by tables of its own"),
 ];
 
 /// Names that are taken for vLLM's, vLLM's own name, and why.
@@ -201,5 +203,12 @@ mod tests {
         assert!(hint("Hermes").ends_with("did you mean `hermes`?"));
         assert!(hint("hermse").ends_with("did you mean `hermes`?"));
         assert!(hint("nonsense").contains("expected qwen3_coder, hermes"));
+    }
+
+    #[test]
+    fn every_correction_leads_to_a_parser() {
+        for (_, meant, _) in CONFUSED {
+            assert!(find(meant).is_ok() || UNSUPPORTED.iter().any(|(name, _)| name == meant), "{meant}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: vLLM 0.33, `qwen3_coder` and the parsers that share its grammar.
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Rule, State};
+use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
 use super::python::{Dict, Json};
 use super::{Context, Parsed};
 
@@ -43,7 +43,9 @@ const QWEN3: Grammar = Grammar {
     ],
     rules: RULES,
     start: State::Reasoning,
-    body: Body::Tags(|body, _, _| Some(arguments(body, trim_line_breaks))),
+    body: Body::Single,
+    convert: |body, _, _| Some(arguments(body, trim_line_breaks)),
+    naming: Naming::Plain,
     kept_tokens: &[],
     trims_reasoning: false,
     blank: Blank::Trimmed,
@@ -65,8 +67,7 @@ const SEED_OSS: Grammar = Grammar {
     ..QWEN3
 };
 
-const MIMO: Grammar =
-    Grammar { body: Body::Tags(|body, _, _| Some(arguments(body, |value| value))), ..QWEN3 };
+const MIMO: Grammar = Grammar { convert: |body, _, _| Some(arguments(body, |value| value)), ..QWEN3 };
 
 const STEP3P5: Grammar = Grammar { trims_reasoning: true, ..QWEN3 };
 
@@ -187,6 +188,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::parsers::Reasoned;
 
     fn context() -> Context {
         let tools = vec![json!({"type": "function", "function": {"name": "f", "parameters": {"properties": {
@@ -294,7 +296,7 @@ mod tests {
     fn think_tags_are_text_without_a_reasoning_parser() {
         let (content, _) = answer("<think>a</think>b");
         assert_eq!(content, "<think>a</think>b");
-        let after = Context { after_reasoning: true, ..context() };
+        let after = Context { reasoned: Reasoned::Engine, ..context() };
         assert_eq!(qwen3_coder("a</think>b", &after).content.as_deref(), Some("ab"));
     }
 

@@ -18,10 +18,20 @@ enum Type {
     String,
 }
 
+/// `parameters` of the tool called `name`.
+pub fn parameters<'a>(context: &'a Context, name: &str) -> Option<&'a Value> {
+    let tool = context.tools.iter().find(|tool| tool_name(tool) == Some(name))?;
+    tool.get("function")?.get("parameters")
+}
+
+/// The `type` of one parameter where it is a single name.
+pub fn plain_type<'a>(context: &'a Context, name: &str, key: &str) -> Option<&'a str> {
+    parameters(context, name)?.get("properties")?.get(key)?.get("type")?.as_str()
+}
+
 /// `parameters.properties` of the tool called `name`: empty for unknown tools.
 pub fn properties<'a>(context: &'a Context, name: &str) -> Option<&'a serde_json::Map<String, Value>> {
-    let tool = context.tools.iter().find(|tool| tool_name(tool) == Some(name))?;
-    let properties = tool.get("function")?.get("parameters")?.get("properties")?.as_object()?;
+    let properties = parameters(context, name)?.get("properties")?.as_object()?;
     (!properties.is_empty()).then_some(properties)
 }
 
@@ -121,6 +131,13 @@ fn parse_bool(text: &str) -> Option<Json> {
         "false" | "0" => Some(Json::Bool(false)),
         _ => None,
     }
+}
+
+/// Whether `schema` allows a string.
+pub fn allows_string(schema: &Value) -> bool {
+    let mut types = Vec::new();
+    collect_types(schema, &mut types);
+    types.contains(&Type::String)
 }
 
 /// Adds every type `schema` allows; a schema, or a branch of one, that tells none means a string.

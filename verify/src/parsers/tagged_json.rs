@@ -36,6 +36,74 @@ fn call(value: &Json) -> Option<ToolCall> {
     Some(ToolCall { name, arguments: object.get("arguments")?.dump() })
 }
 
+/// `granite4`: the same tags, both needed; content is all text beside the calls.
+pub fn granite4(text: &str, _: &Context) -> Option<Parsed> {
+    const OPEN: &str = "<tool_call>";
+    const CLOSE: &str = "</tool_call>";
+    let mut content = String::new();
+    let mut calls = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(OPEN) {
+        let (body, after) = rest[start + OPEN.len()..].split_once(CLOSE)?;
+        if rest[..start].contains(CLOSE) || body.is_empty() || body.contains(OPEN) {
+            return None;
+        }
+        content.push_str(&rest[..start]);
+        calls.push(granite4_call(&json::loads(body)?)?);
+        rest = after;
+    }
+    if rest.contains(CLOSE) {
+        return None;
+    }
+    content.push_str(rest);
+    (!calls.is_empty()).then(|| Parsed::called(&content, calls))
+}
+
+/// A string of arguments is passed on as it is.
+fn granite4_call(value: &Json) -> Option<ToolCall> {
+    match value.as_dict()?.get("arguments")? {
+        Json::Str(arguments) => {
+            let name = value.as_dict()?.get("name")?.as_str()?.to_owned();
+            Some(ToolCall { name, arguments: arguments.clone() })
+        }
+        Json::Null => None,
+        _ => call(value),
+    }
+}
+
+/// `ernie45`: bodies that are no object in braces are passed over, name and arguments may be missing.
+pub fn ernie45(text: &str, _: &Context) -> Option<Parsed> {
+    const OPEN: &str = "<tool_call>";
+    let content = &text[..text.find(OPEN)?];
+    let mut calls = Vec::new();
+    let mut rest = &text[content.len()..];
+    while let Some(start) = rest.find(OPEN) {
+        let body = &rest[start + OPEN.len()..];
+        if !body.trim_start().starts_with('{') {
+            rest = body;
+            continue;
+        }
+        // Without an end for this object there is none for any later one.
+        let Some(end) = braced_end(body) else { break };
+        let (inside, after) = body.split_at(end);
+        let object = json::loads(inside.trim())?;
+        let object = object.as_dict()?;
+        let name = match object.get("name") {
+            Some(name) => name.as_str()?.to_owned(),
+            None => String::new(),
+        };
+        let arguments = object.get("arguments").map_or_else(|| "{}".to_owned(), Json::dump);
+        calls.push(ToolCall { name, arguments });
+        rest = &after["</tool_call>".len()..];
+    }
+    Some(Parsed::called(content.trim_end_matches('\n'), calls))
+}
+
+/// Where the closing tag stands that follows the first `}` that one does follow, white space between.
+fn braced_end(body: &str) -> Option<usize> {
+    body.match_indices("</tool_call>").map(|(end, _)| end).find(|end| body[..*end].trim_end().ends_with('}'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

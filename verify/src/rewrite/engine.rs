@@ -14,6 +14,7 @@ use super::plan::{OutputPlan, ShardPlan};
 use super::stage::Note;
 use super::target::{Existing, Target};
 use crate::checkpoint::folder::WORK;
+use crate::checkpoint::list_some;
 use crate::checksum;
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName, Shown};
@@ -56,6 +57,27 @@ impl Part {
     }
 }
 
+/// Which shards a run writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Which {
+    /// All that are not there yet; then the folder is completed.
+    #[default]
+    All,
+    /// Those of one part; the folder stays unfinished.
+    Part(Part),
+    /// None: all must be there from the runs of the parts; the folder is completed.
+    Finish,
+}
+
+impl Which {
+    fn part(self) -> Option<Part> {
+        match self {
+            Which::Part(p) => Some(p),
+            Which::All | Which::Finish => None,
+        }
+    }
+}
+
 /// How a plan is run.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -63,8 +85,8 @@ pub struct Options {
     pub threads: usize,
     /// What to do with an output folder that is there already.
     pub existing: Existing,
-    /// Only this part of the shards; the folder is completed by [`finish_parts`](run) without a part.
-    pub part: Option<Part>,
+    /// Which shards are written.
+    pub which: Which,
     /// How long to wait for another run on the same folder.
     pub lock_wait: Duration,
     /// Other input folders, which the output must not touch.
@@ -78,7 +100,7 @@ impl Default for Options {
         Options {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             existing: Existing::Continue,
-            part: None,
+            which: Which::All,
             lock_wait: Duration::ZERO,
             inputs: Vec::new(),
             command: String::new(),
@@ -91,7 +113,7 @@ impl Default for Options {
 pub struct Finished {
     /// The folder.
     pub out: PathBuf,
-    /// The report, as it lies in the folder (with `part`: as far as this part goes, not written).
+    /// The report, as it lies in the folder (of a part: as far as it goes, not written).
     pub report: Report,
     /// Shards that an earlier run had finished.
     pub resumed: usize,
@@ -108,45 +130,75 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     let mut inputs = options.inputs.clone();
     inputs.push(plan.base.dir().to_path_buf());
     let target = Target::prepare(out, &inputs, options.existing)?;
-    let lock_name = options.part.map_or("lock".into(), |p| format!("lock-{}-of-{}", p.index, p.count));
-    let lock = Lock::take(&target.build.join(WORK).join(lock_name), options.lock_wait)?;
-    let mut journal = open_journal(plan, &target, options)?;
-    let before = if options.part.is_none() {
-        journal::read_all(&target.build, &plan.identity)?
-    } else {
-        BTreeMap::new()
-    };
-    journal.done.extend(before);
+    let part = options.which.part();
+    let locks = Locks::take(&target.build, part, options.lock_wait)?;
+    let mut journal = open_journal(plan, &target, part)?;
+    if part.is_none() {
+        journal.done.extend(journal::read_all(&target.build, &plan.identity)?);
+    }
     let resumed = drop_bad_shards(plan, &target.build, &mut journal.done, progress)?;
     let todo: Vec<usize> = (0..plan.shards.len())
-        .filter(|&s| options.part.is_none_or(|p| p.has(s)))
+        .filter(|&s| part.is_none_or(|p| p.has(s)))
         .filter(|&s| !journal.done.contains_key(plan.shards[s].name.as_str()))
         .collect();
+    if options.which == Which::Finish && !todo.is_empty() {
+        return Err(parts_missing(plan, &todo, out));
+    }
     check_space(plan, &todo, &target.build)?;
     let total = todo.iter().map(|&s| plan.shards[s].bytes).sum();
     progress.begin("writing", total);
     let inputs = std::thread::scope(|scope| {
-        let hashing = scope.spawn(|| hash_inputs(plan, progress));
+        // Parts read only a slice: the run that completes the folder hashes the whole input.
+        let hashing = part.is_none().then(|| scope.spawn(|| hash_inputs(plan, progress)));
         write_shards(plan, &todo, &target.build, options.threads, &mut journal, progress)?;
-        hashing.join().unwrap_or_else(|_| Err(Error::input("hashing the input ended early")))
+        let early = |_| Err(Error::input("hashing the input ended early"));
+        hashing.map_or(Ok(Vec::new()), |h| h.join().unwrap_or_else(early))
     })?;
     plan.base.unchanged()?;
     let mut report = finish::report(plan, &journal.done, &inputs, options)?;
     report.seconds = started.elapsed().as_secs_f64();
-    if options.part.is_some() {
+    if part.is_some() {
         return Ok(Finished { out: target.build, report, resumed });
     }
     finish::write_rest(plan, &target.build, &journal.done, &mut report)?;
     let out = target.complete()?;
-    drop(lock);
+    drop(locks);
     Ok(Finished { out, report, resumed })
 }
 
-fn open_journal(plan: &OutputPlan, target: &Target, options: &Options) -> Result<Journal> {
-    match Journal::open(&target.build, &plan.identity, options.part) {
+/// A whole run excludes every other; parts exclude whole runs and themselves.
+struct Locks {
+    _held: Vec<Lock>,
+}
+
+impl Locks {
+    fn take(build: &Path, part: Option<Part>, wait: Duration) -> Result<Self> {
+        let work = build.join(WORK);
+        let whole = work.join("lock");
+        let held = match part {
+            None => vec![Lock::take(&whole, wait)?],
+            Some(p) => {
+                let own = work.join(format!("lock-{}-of-{}", p.index, p.count));
+                vec![Lock::share(&whole, wait)?, Lock::take(&own, wait)?]
+            }
+        };
+        Ok(Locks { _held: held })
+    }
+}
+
+fn parts_missing(plan: &OutputPlan, todo: &[usize], out: &Path) -> Error {
+    let names: Vec<_> = todo.iter().map(|&s| plan.shards[s].name.to_string()).collect();
+    Error::check(format!("{} is not complete", Shown::path(out)))
+        .found(format!("no {}", list_some(&names)))
+        .expected("every shard written by the run of its part")
+        .hint("run the parts that are missing, then assemble again")
+}
+
+fn open_journal(plan: &OutputPlan, target: &Target, part: Option<Part>) -> Result<Journal> {
+    match Journal::open(&target.build, &plan.identity, part) {
         Err(_) if target.replaces() => {
             target.clear()?;
-            Journal::open(&target.build, &plan.identity, options.part)
+            Journal::open(&target.build, &plan.identity, part)
         }
         other => other,
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::engine::{Options, sums};
+use super::engine::{Options, Which, sums};
 use super::journal::ShardLine;
 use super::plan::OutputPlan;
 use super::stage::Note;
@@ -33,9 +33,9 @@ pub(crate) fn report(
         .map(|((name, digest), s)| FileLine::new(name.as_str(), *digest, s.stamp.len, "base"))
         .collect();
     for (at, (stage, _)) in plan.stages.iter().enumerate() {
-        let mut details = match options.part {
-            None => stage.work.conclude(&notes_of(at, done))?,
-            Some(_) => serde_json::Value::Null,
+        let mut details = match options.which {
+            Which::All | Which::Finish => stage.work.conclude(&notes_of(at, done))?,
+            Which::Part(_) => serde_json::Value::Null,
         };
         let inputs = stage.inputs.iter();
         report.inputs.extend(inputs.map(|i| FileLine::new(&i.name, i.sha256, i.len, stage.name)));

@@ -21,6 +21,18 @@ impl Lock {
     /// # Errors
     /// Exit 75 naming the process that holds it.
     pub fn take(path: &Path, wait: Duration) -> Result<Self> {
+        Self::lock(path, wait, File::try_lock)
+    }
+
+    /// As [`Self::take`], but holders that share do not exclude one another.
+    ///
+    /// # Errors
+    /// Exit 75 where a process holds it alone.
+    pub fn share(path: &Path, wait: Duration) -> Result<Self> {
+        Self::lock(path, wait, File::try_lock_shared)
+    }
+
+    fn lock(path: &Path, wait: Duration, how: fn(&File) -> Result<(), TryLockError>) -> Result<Self> {
         let until = Instant::now() + wait;
         loop {
             let mut file = OpenOptions::new()
@@ -30,7 +42,7 @@ impl Lock {
                 .truncate(false)
                 .open(path)
                 .map_err(|e| Error::io("write", path, &e))?;
-            match file.try_lock() {
+            match how(&file) {
                 Ok(()) if still_there(&file, path) => {
                     let _ = file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id()));
                     return Ok(Lock { _file: file });
@@ -74,7 +86,12 @@ mod tests {
         let e = Lock::take(&path, Duration::ZERO).unwrap_err();
         assert_eq!(e.class(), Class::Locked);
         assert!(e.to_string().contains(&std::process::id().to_string()));
+        assert!(Lock::share(&path, Duration::ZERO).is_err());
         drop(first);
+        let shared =
+            [Lock::share(&path, Duration::ZERO).unwrap(), Lock::share(&path, Duration::ZERO).unwrap()];
+        assert!(Lock::take(&path, Duration::ZERO).is_err());
+        drop(shared);
         Lock::take(&path, Duration::ZERO).unwrap();
     }
 }

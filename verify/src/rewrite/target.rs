@@ -91,7 +91,12 @@ fn continues(out: &Path) -> Result<bool> {
     }
     let mut entries = std::fs::read_dir(out).map_err(|e| Error::io("read", out, &e))?;
     let only_work = entries.all(|e| e.is_ok_and(|e| e.file_name() == WORK));
-    Ok(only_work || (out.join(WORK).is_dir() && !out.join(REPORT).exists()))
+    Ok(only_work || (has_journal(&out.join(WORK)) && !out.join(REPORT).exists()))
+}
+
+fn has_journal(work: &Path) -> bool {
+    let entries = std::fs::read_dir(work).into_iter().flatten().flatten();
+    entries.into_iter().any(|e| e.file_name().to_string_lossy().starts_with("journal"))
 }
 
 fn refuse(out: &Path) -> Error {

@@ -4,15 +4,23 @@
 //!   Suite ──▶ run (Renderer, Generate) ──▶ transcripts ──▶ evaluate (one parser), matrix (all) ──▶ judge
 //! ```
 
+mod evaluate;
 pub mod format;
+mod html;
+mod junit;
+mod matches;
+mod reading;
+mod report;
 mod run;
 mod score;
 mod verdict;
 
-pub use format::{Case, Suite};
-pub use run::{
-    CaseScore, ClassScore, Evaluation, FoundCall, MAX_NEW, MatrixRow, Reading, Speed, Transcript, evaluate,
-    matrix, run, special_texts,
+pub use evaluate::{
+    CaseScore, ClassScore, Evaluation, FoundCall, MatrixRow, Speed, Stability, evaluate, matrix, stability,
 };
+pub use format::{Case, SCHEMA, Step, Suite};
+pub use reading::{Read, Reading, special_texts};
+pub use report::{Form, Report};
+pub use run::{MAX_NEW, Running, Transcript, run};
 pub use score::{Score, score};
 pub use verdict::{Verdict, judge};

@@ -1,32 +1,37 @@
-//! Runs a suite once through a model, and scores the same outputs under any parser.
-
-use std::path::Path;
-use std::time::Duration;
+//! Runs a suite through a model: every first turn at once, then the follow-ups of the cases that called.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::format::{Case, Expect, Suite};
-use super::score::{self, Score};
-use crate::checkpoint::json;
+use super::format::{Case, Suite};
+use super::reading::{Read, Reading};
 use crate::error::Result;
-use crate::generate::{Answer, Finish, Generate, Prompt};
-use crate::parsers::{self, Context, Parsed, Parser, ReasoningParser};
+use crate::generate::{Answer, Generate, Prompt};
 use crate::progress::Progress;
 use crate::template::{Failure, Renderer, Request};
 
 /// New tokens where nothing else is asked for: calls are short, and the limit ends a model that never stops.
 pub const MAX_NEW: usize = 256;
 
-/// What one case came to, before any parser.
-#[derive(Debug, Clone, Serialize)]
+/// How a suite is run.
+pub struct Running {
+    /// At most so many new tokens for each answer.
+    pub max_new: usize,
+    /// Reads the calls that follow-ups answer.
+    pub reading: Reading,
+}
+
+/// What one turn came to.
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Transcript {
-    /// Name of the case.
+    /// Name of the case, with the turn behind it from the second on.
     pub id: String,
     /// The prompt, where the template gave one.
     pub prompt: Option<String>,
-    /// Why it gave none.
+    /// Why the template gave none.
     pub refused: Option<Failure>,
+    /// Why a follow-up was not run.
+    pub skipped: Option<String>,
     /// The answer.
     pub answer: Option<Answer>,
 }
@@ -38,7 +43,7 @@ impl Transcript {
     }
 }
 
-/// Renders and runs every case and control, `max_new` tokens at most each.
+/// Renders and runs every turn of every case and control; transcripts come in the order of [`Suite::steps`].
 ///
 /// # Errors
 /// Those of the model; a case that the template refuses is no error but scores nothing.
@@ -46,284 +51,169 @@ pub fn run(
     generate: &mut dyn Generate,
     renderer: &Renderer,
     suite: &Suite,
-    max_new: usize,
+    running: &Running,
     progress: &dyn Progress,
 ) -> Result<Vec<Transcript>> {
-    let rendered: Vec<_> = suite.all().map(|case| renderer.render(&request(case))).collect();
-    let prompts: Vec<_> =
-        rendered.iter().flatten().map(|text| Prompt { text: text.clone(), max_new }).collect();
-    let mut answers = generate.generate(&prompts, progress)?.into_iter();
-    let transcripts = suite.all().zip(rendered).map(|(case, rendered)| match rendered {
-        Ok(prompt) => {
-            Transcript { id: case.id.clone(), prompt: Some(prompt), refused: None, answer: answers.next() }
+    let mut talks: Vec<_> = suite.all().map(Talk::new).collect();
+    let turns = suite.all().map(|c| 1 + c.then.len()).max().unwrap_or(0);
+    for turn in 0..turns {
+        let going = || 0..talks.len();
+        let going: Vec<usize> = going().filter(|at| turn <= talks[*at].case.then.len()).collect();
+        for at in &going {
+            talks[*at].open_turn(turn, renderer, &running.reading);
         }
-        Err(failure) => {
-            Transcript { id: case.id.clone(), prompt: None, refused: Some(failure), answer: None }
+        let prompts: Vec<_> = going
+            .iter()
+            .filter_map(|at| talks[*at].turns.last()?.prompt.clone())
+            .map(|text| Prompt { text, max_new: running.max_new })
+            .collect();
+        if prompts.is_empty() {
+            continue;
         }
-    });
-    Ok(transcripts.collect())
-}
-
-fn request(case: &Case) -> Request {
-    Request { kwargs: case.chat_template_kwargs.clone(), ..Request::new(&case.messages, &case.tools) }
-}
-
-/// How the texts are read.
-#[derive(Clone)]
-pub struct Reading {
-    /// The tool-call parser.
-    pub parser: &'static Parser,
-    /// The reasoning parser that cuts the text first.
-    pub reasoning: Option<&'static ReasoningParser>,
-    /// Tokens that the tokenizer flags special.
-    pub special_tokens: Vec<String>,
-}
-
-impl Reading {
-    /// With `parser` alone.
-    pub fn new(parser: &'static Parser) -> Self {
-        Reading { parser, reasoning: None, special_tokens: Vec::new() }
-    }
-
-    fn read(&self, case: &Case, text: &str) -> Parsed {
-        let context = Context {
-            tools: case.tools.clone(),
-            special_tokens: self.special_tokens.clone(),
-            template_kwargs: case.chat_template_kwargs.clone(),
-            after_reasoning: self.reasoning.is_some(),
-            ..Context::default()
-        };
-        match self.reasoning {
-            Some(reasoning) => {
-                let content = reasoning.split(text, &context).1.unwrap_or_default();
-                self.parser.parse(&content, &context)
+        let mut answers = generate.generate(&prompts, progress)?.into_iter();
+        for at in going {
+            if let Some(last) = talks[at].turns.last_mut().filter(|t| t.prompt.is_some()) {
+                last.answer = answers.next();
             }
-            None => self.parser.parse(text, &context),
         }
     }
+    Ok(talks.into_iter().flat_map(|t| t.turns).collect())
 }
 
-/// Texts of the tokens that a folder's tokenizer flags special, sorted.
-///
-/// # Errors
-/// Exit 3 where a tokenizer file is there and cannot be read.
-pub fn special_texts(dir: &Path) -> Result<Vec<String>> {
-    let mut texts = Vec::new();
-    let mut add = |token: &Value| {
-        if token["special"] == true
-            && let Some(text) = token["content"].as_str()
-        {
-            texts.push(text.to_string());
+/// A case while it runs.
+struct Talk<'a> {
+    case: &'a Case,
+    messages: Vec<Value>,
+    turns: Vec<Transcript>,
+}
+
+impl<'a> Talk<'a> {
+    fn new(case: &'a Case) -> Self {
+        Talk { case, messages: case.messages.clone(), turns: Vec::new() }
+    }
+
+    /// Adds the transcript of the next turn, with its prompt or the reason why there is none.
+    fn open_turn(&mut self, turn: usize, renderer: &Renderer, reading: &Reading) {
+        let id = match turn {
+            0 => self.case.id.clone(),
+            _ => format!("{} turn {}", self.case.id, turn + 1),
+        };
+        let mut transcript = Transcript { id, ..Transcript::default() };
+        match if turn > 0 { self.answer_calls(turn, reading) } else { Ok(()) } {
+            Err(why) => transcript.skipped = Some(why),
+            Ok(()) => {
+                let kwargs = self.case.chat_template_kwargs.clone();
+                let request = Request { kwargs, ..Request::new(&self.messages, &self.case.tools) };
+                match renderer.render(&request) {
+                    Ok(prompt) => transcript.prompt = Some(prompt),
+                    Err(failure) => transcript.refused = Some(failure),
+                }
+            }
         }
-    };
-    let (config, tokenizer) = (dir.join("tokenizer_config.json"), dir.join("tokenizer.json"));
-    if config.exists() {
-        let value = json::read(&config)?;
-        value["added_tokens_decoder"].as_object().into_iter().flat_map(|m| m.values()).for_each(&mut add);
+        self.turns.push(transcript);
     }
-    if tokenizer.exists() {
-        let value = json::parse(&json::read_text(&tokenizer, json::MAX_TOKENIZER)?, &tokenizer)?;
-        value["added_tokens"].as_array().into_iter().flatten().for_each(&mut add);
-    }
-    texts.sort();
-    texts.dedup();
-    Ok(texts)
-}
 
-/// A whole run under one parser.
-#[derive(Debug, Clone, Serialize)]
-pub struct Evaluation {
-    /// The parser's name.
-    pub parser: &'static str,
-    /// Points of the scored cases.
-    pub points: u32,
-    /// The most that they could be.
-    pub max: u32,
-    /// Scored cases with full points.
-    pub perfect: usize,
-    /// Calls found, controls included.
-    pub calls: usize,
-    /// False where refusals were not counted because not one call was found.
-    pub refusals_count: bool,
-    /// Points by class, in the order of the suite.
-    pub classes: Vec<ClassScore>,
-    /// Case by case, controls last.
-    pub cases: Vec<CaseScore>,
-    /// How fast the answers came.
-    pub speed: Speed,
-}
-
-/// Points of one class.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ClassScore {
-    /// Its name.
-    pub class: String,
-    /// Points.
-    pub points: u32,
-    /// The most that they could be.
-    pub max: u32,
-    /// Cases with full points.
-    pub perfect: usize,
-    /// Cases.
-    pub cases: usize,
-}
-
-/// Points of one case and what the parser found.
-#[derive(Debug, Clone, Serialize)]
-pub struct CaseScore {
-    /// Name of the case.
-    pub id: String,
-    /// Its class.
-    pub class: String,
-    /// False for controls.
-    pub scored: bool,
-    /// Points and fault.
-    #[serde(flatten)]
-    pub score: Score,
-    /// The calls found.
-    pub calls: Vec<FoundCall>,
-    /// Text beside the calls.
-    pub content: Option<String>,
-    /// The answer was cut at the limit of new tokens.
-    pub cut: bool,
-}
-
-/// One call that the parser found.
-#[derive(Debug, Clone, Serialize)]
-pub struct FoundCall {
-    /// Function name.
-    pub name: String,
-    /// The argument string.
-    pub arguments: String,
-}
-
-/// How fast the answers came.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Speed {
-    /// Mean time from the start of a prompt to its last token, in seconds.
-    pub mean_secs: f64,
-    /// The time that 95 of 100 answers stay under (nearest rank), in seconds.
-    pub p95_secs: f64,
-    /// Mean time to the first token, in seconds.
-    pub first_token_secs: f64,
-    /// New tokens per second of answer time.
-    pub tokens_per_sec: f64,
-}
-
-/// Scores the transcripts of [`run`] as `reading` reads them.
-pub fn evaluate(suite: &Suite, transcripts: &[Transcript], reading: &Reading) -> Evaluation {
-    let mut cases: Vec<_> = suite
-        .all()
-        .zip(transcripts)
-        .enumerate()
-        .map(|(at, (case, transcript))| read_case(case, transcript, reading, at < suite.cases.len()))
-        .collect();
-    let calls = cases.iter().map(|c| c.calls.len()).sum();
-    if calls == 0 {
-        close_gate(suite, &mut cases);
-    }
-    let scored = || cases.iter().filter(|c| c.scored);
-    Evaluation {
-        parser: reading.parser.name,
-        points: scored().map(|c| c.score.points).sum(),
-        max: score::MAX * suite.cases.len() as u32,
-        perfect: scored().filter(|c| c.score.points == score::MAX).count(),
-        calls,
-        refusals_count: calls > 0,
-        classes: by_class(scored()),
-        speed: speed(transcripts),
-        cases,
-    }
-}
-
-fn read_case(case: &Case, transcript: &Transcript, reading: &Reading, scored: bool) -> CaseScore {
-    let text = transcript.text();
-    let parsed = reading.read(case, text);
-    let score = match (&transcript.refused, &transcript.answer) {
-        (Some(failure), _) => Score::less(0, format!("no prompt: {failure}")),
-        (None, None) => Score::less(0, "no answer"),
-        (None, Some(_)) => score::score(case, text, &parsed),
-    };
-    CaseScore {
-        id: case.id.clone(),
-        class: case.class.clone(),
-        scored,
-        score,
-        calls: parsed
-            .tool_calls
-            .into_iter()
-            .map(|c| FoundCall { name: c.name, arguments: c.arguments })
-            .collect(),
-        content: parsed.content,
-        cut: transcript.answer.as_ref().is_some_and(|a| a.finish == Finish::Length),
-    }
-}
-
-/// A run that never calls has shown nothing by not calling.
-fn close_gate(suite: &Suite, cases: &mut [CaseScore]) {
-    for (case, result) in suite.all().zip(cases) {
-        if matches!(case.expect, Expect::Refusal(_)) && result.score.points > 0 {
-            result.score = Score::less(0, "refuses, but not one call was found in the whole run");
+    /// Puts the model's calls of the turn before and their results into the conversation.
+    fn answer_calls(&mut self, turn: usize, reading: &Reading) -> Result<(), String> {
+        let before = self.turns.last().and_then(|t| t.answer.as_ref());
+        let Some(before) = before else { return Err("there is no answer to go on from".into()) };
+        let Read { reasoning, parsed } = reading.read(self.case, &before.text);
+        let results = &self.case.then[turn - 1].results;
+        if parsed.tool_calls.len() != results.len() {
+            return Err(format!(
+                "{} calls found where {} were to be answered",
+                parsed.tool_calls.len(),
+                results.len()
+            ));
         }
-    }
-}
-
-fn by_class<'a>(cases: impl Iterator<Item = &'a CaseScore>) -> Vec<ClassScore> {
-    let mut classes: Vec<ClassScore> = Vec::new();
-    for case in cases {
-        let at = classes.iter().position(|c| c.class == case.class).unwrap_or_else(|| {
-            classes.push(ClassScore { class: case.class.clone(), points: 0, max: 0, perfect: 0, cases: 0 });
-            classes.len() - 1
+        let id = |at: usize| format!("call{turn:02}{at:03}");
+        let calls = parsed.tool_calls.iter().enumerate().map(|(at, call)| {
+            json!({"id": id(at), "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
         });
-        classes[at].points += case.score.points;
-        classes[at].max += score::MAX;
-        classes[at].perfect += usize::from(case.score.points == score::MAX);
-        classes[at].cases += 1;
-    }
-    classes
-}
-
-fn speed(transcripts: &[Transcript]) -> Speed {
-    let answers: Vec<&Answer> = transcripts.iter().filter_map(|t| t.answer.as_ref()).collect();
-    if answers.is_empty() {
-        return Speed::default();
-    }
-    let mut times: Vec<Duration> = answers.iter().map(|a| a.latency).collect();
-    times.sort_unstable();
-    let mean = |sum: f64| sum / answers.len() as f64;
-    let total: f64 = times.iter().map(Duration::as_secs_f64).sum();
-    let tokens: usize = answers.iter().map(|a| a.tokens).sum();
-    let rank = (times.len() * 95).div_ceil(100);
-    Speed {
-        mean_secs: mean(total),
-        p95_secs: times[rank - 1].as_secs_f64(),
-        first_token_secs: mean(answers.iter().map(|a| a.first_token.as_secs_f64()).sum()),
-        tokens_per_sec: if total > 0.0 { tokens as f64 / total } else { 0.0 },
+        let mut message = json!({"role": "assistant", "content": parsed.content.unwrap_or_default()});
+        message["tool_calls"] = calls.collect();
+        if let Some(reasoning) = reasoning {
+            message["reasoning_content"] = reasoning.into();
+        }
+        self.messages.push(message);
+        for (at, (call, result)) in parsed.tool_calls.iter().zip(results).enumerate() {
+            let text = result.as_str().map_or_else(|| result.to_string(), str::to_string);
+            self.messages
+                .push(json!({"role": "tool", "tool_call_id": id(at), "name": call.name, "content": text}));
+        }
+        Ok(())
     }
 }
 
-/// The score of the same outputs under one parser.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct MatrixRow {
-    /// The parser's name.
-    pub parser: &'static str,
-    /// Points.
-    pub points: u32,
-    /// Scored cases with full points.
-    pub perfect: usize,
-    /// Calls found.
-    pub calls: usize,
-}
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
 
-/// The same outputs under every parser, best first, equal ones in the parsers' order.
-pub fn matrix(suite: &Suite, transcripts: &[Transcript], reading: &Reading) -> Vec<MatrixRow> {
-    let mut rows: Vec<_> = parsers::all()
-        .iter()
-        .map(|parser| {
-            let e = evaluate(suite, transcripts, &Reading { parser, ..reading.clone() });
-            MatrixRow { parser: e.parser, points: e.points, perfect: e.perfect, calls: e.calls }
-        })
-        .collect();
-    rows.sort_by_key(|r| std::cmp::Reverse(r.points));
-    rows
+    use super::*;
+    use crate::generate::Finish;
+    use crate::parsers;
+    use crate::progress::Silent;
+    use crate::suite::evaluate;
+    use crate::template::testing::renderer;
+
+    /// Writes the given texts in turn.
+    struct Script(Vec<&'static str>);
+
+    impl Generate for Script {
+        fn generate(&mut self, prompts: &[Prompt], _: &dyn Progress) -> Result<Vec<Answer>> {
+            let next = |_| Answer {
+                text: self.0.remove(0).to_string(),
+                prompt_tokens: 1,
+                tokens: 1,
+                finish: Finish::Stop,
+                first_token: Duration::ZERO,
+                latency: Duration::ZERO,
+            };
+            Ok(prompts.iter().map(next).collect())
+        }
+    }
+
+    fn weather(script: Vec<&'static str>) -> (Vec<Transcript>, crate::suite::Evaluation) {
+        let tool = json!({"type": "function", "function": {"name": "f", "description": "d",
+            "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": []}}});
+        let suite = json!({"version": 1, "cases": [{
+            "id": "a", "class": "c", "messages": [{"role": "user", "content": "q"}], "tools": [tool],
+            "expect": {"calls": [{"name": "f", "arguments": {"n": {"$any_of": [1, 2]}}}]},
+            "then": [{"results": [{"t": 21}], "expect": {"no_call": true, "marks": ["21"]}}]
+        }]});
+        let suite = Suite::parse(&suite.to_string(), Path::new("s.json")).unwrap();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/templates/tiny_tools.jinja");
+        let renderer = renderer(&std::fs::read_to_string(path).unwrap());
+        let reading = Reading::new(parsers::find("qwen3_coder").unwrap());
+        let running = Running { max_new: 9, reading };
+        let transcripts = run(&mut Script(script), &renderer, &suite, &running, &Silent).unwrap();
+        let evaluation = evaluate(&suite, &transcripts, &running.reading);
+        (transcripts, evaluation)
+    }
+
+    const CALL: &str = "<tool_call>\n<function=f>\n<parameter=n>\n2\n</parameter>\n</function>\n</tool_call>";
+
+    #[test]
+    fn a_follow_up_goes_on_from_the_models_own_call() {
+        let (transcripts, e) = weather(vec![CALL, "It is 21."]);
+        let prompt = transcripts[1].prompt.as_deref().unwrap();
+        assert!(prompt.contains(CALL) && prompt.contains("<tool_response>\n{\"t\":21}\n"), "{prompt}");
+        assert_eq!((e.points, e.max, e.perfect), (6, 6, 2));
+    }
+
+    #[test]
+    fn a_follow_up_without_a_call_before_is_skipped() {
+        let (transcripts, e) = weather(vec!["no"]);
+        assert!(transcripts[1].skipped.as_deref().unwrap().contains("0 calls found"));
+        assert_eq!((e.points, e.max), (0, 6));
+    }
+
+    #[test]
+    fn runs_that_differ_are_unstable() {
+        let runs = [weather(vec![CALL, "It is 21."]).1, weather(vec![CALL, "It is warm."]).1];
+        let s = crate::suite::stability(&runs).unwrap();
+        assert_eq!((s.min, s.max, s.mean), (4, 6, 5.0));
+        assert_eq!(s.unstable, ["a turn 2"]);
+    }
 }

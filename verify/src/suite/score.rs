@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::format::{Case, Expect, ExpectedCall};
+use super::format::{Expect, ExpectedCall};
+use super::matches::{Difference, difference};
 use crate::parsers::{Parsed, ToolCall};
 
 /// The most that a case can give.
@@ -30,19 +31,21 @@ impl Score {
 }
 
 /// Scores what the parser found in `text`.
-pub fn score(case: &Case, text: &str, parsed: &Parsed) -> Score {
+pub fn score(expect: &Expect, text: &str, parsed: &Parsed) -> Score {
     let calls = &parsed.tool_calls;
-    match &case.expect {
+    let marked = |marks: &[String]| marks.iter().any(|m| text.contains(m.as_str()));
+    match expect {
         Expect::Calls(e) => score_calls(&e.calls, calls),
-        Expect::Refusal(e) => {
-            let marked = e.marks.iter().any(|m| text.contains(m.as_str()));
-            match (marked, calls.is_empty()) {
-                (true, true) => Score::full(),
-                (true, false) => Score::less(1, "refuses but calls a tool too"),
-                (false, true) => Score::less(0, "neither refuses nor calls"),
-                (false, false) => Score::less(0, "calls a tool instead of refusing"),
-            }
-        }
+        Expect::Refusal(e) => match (marked(&e.marks), calls.is_empty()) {
+            (true, true) => Score::full(),
+            (true, false) => Score::less(1, "refuses but calls a tool too"),
+            (false, true) => Score::less(0, "neither refuses nor calls"),
+            (false, false) => Score::less(0, "calls a tool instead of refusing"),
+        },
+        Expect::NoCall(_) if !calls.is_empty() => Score::less(0, "calls a tool where it should answer"),
+        Expect::NoCall(_) if text.trim().is_empty() => Score::less(0, "writes nothing"),
+        Expect::NoCall(e) if e.marks.is_empty() || marked(&e.marks) => Score::full(),
+        Expect::NoCall(_) => Score::less(1, "answers, but without any of the marks"),
         Expect::Text(e) if e.text == text => Score::full(),
         Expect::Text(_) => Score::less(0, "another text"),
     }
@@ -72,15 +75,12 @@ fn wrong_argument(expected: &ExpectedCall, call: &ToolCall) -> Option<String> {
     let Some(Value::Object(found)) = call.value() else {
         return Some(format!("`{name}`: the arguments are no JSON object"));
     };
-    if let Some(key) = expected.arguments.keys().find(|k| !found.contains_key(*k)) {
-        return Some(format!("`{name}`: argument `{key}` is missing"));
-    }
-    if let Some(key) = found.keys().find(|k| !expected.arguments.contains_key(*k)) {
-        return Some(format!("`{name}`: argument `{key}` was not expected"));
-    }
-    let differs = expected.arguments.iter().find(|(key, value)| found.get(*key) != Some(value));
-    differs.map(|(key, value)| {
-        format!("`{name}`: argument `{key}` is {} instead of {value}", found.get(key).unwrap_or(&Value::Null))
+    Some(match difference(&expected.arguments, &found)? {
+        Difference::Missing(key) => format!("`{name}`: argument `{key}` is missing"),
+        Difference::Unexpected(key) => format!("`{name}`: argument `{key}` was not expected"),
+        Difference::Value(key) => {
+            format!("`{name}`: argument `{key}` is {} instead of {}", found[key], expected.arguments[key])
+        }
     })
 }
 
@@ -91,11 +91,10 @@ mod tests {
     use super::*;
 
     fn points(expect: Value, text: &str, calls: &[(&str, &str)]) -> u32 {
-        let case = json!({"id": "a", "class": "c", "messages": [], "tools": [], "expect": expect});
-        let case: Case = serde_json::from_value(case).unwrap();
+        let expect: Expect = serde_json::from_value(expect).unwrap();
         let tool_calls =
             calls.iter().map(|(n, a)| ToolCall { name: n.to_string(), arguments: a.to_string() }).collect();
-        score(&case, text, &Parsed { tool_calls, ..Parsed::default() }).points
+        score(&expect, text, &Parsed { tool_calls, ..Parsed::default() }).points
     }
 
     #[test]
@@ -130,5 +129,15 @@ mod tests {
         assert_eq!(points(e.clone(), "我不能", &[("f", "{}")]), 1);
         assert_eq!(points(e.clone(), "ok", &[]), 0);
         assert_eq!(points(e, "ok", &[("f", "{}")]), 0);
+    }
+
+    #[test]
+    fn an_answer_after_results_needs_text_and_no_call() {
+        let e = json!({"no_call": true, "marks": ["21"]});
+        assert_eq!(points(e.clone(), "It is 21.", &[]), 3);
+        assert_eq!(points(e.clone(), "It is warm.", &[]), 1);
+        assert_eq!(points(e.clone(), "It is 21.", &[("f", "{}")]), 0);
+        assert_eq!(points(e, " ", &[]), 0);
+        assert_eq!(points(json!({"no_call": true}), "ok", &[]), 3);
     }
 }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::run::{Evaluation, MatrixRow, Transcript};
+use super::evaluate::{Evaluation, MatrixRow};
+use super::run::Transcript;
 use crate::diagnose::{self, Taught, Written};
 use crate::generate::Finish;
 use crate::parsers::Parser;
@@ -53,7 +54,7 @@ pub fn judge(
 
 /// Clearly better: by one whole case and by a twentieth of all points.
 fn better_parser(evaluation: &Evaluation, matrix: &[MatrixRow]) -> Option<Finding> {
-    let best = matrix.iter().max_by_key(|r| r.points)?;
+    let best = matrix.iter().reduce(|best, r| if r.points > best.points { r } else { best })?;
     let margin = (evaluation.max / 20).max(super::score::MAX);
     (best.points >= evaluation.points + margin).then(|| {
         Finding::new(
@@ -82,7 +83,7 @@ fn refused(transcripts: &[Transcript]) -> Option<Finding> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Reading, Suite, Transcript, evaluate, matrix, run};
+    use super::super::{Form, Reading, Report, Running, Suite, Transcript, evaluate, matrix, run};
     use super::*;
     use crate::error::Result;
     use crate::generate::{Answer, Generate, Prompt};
@@ -132,6 +133,7 @@ mod tests {
             }
             Expect::Refusal(e) => format!("Sorry, I {}.", e.marks[0]),
             Expect::Text(e) => e.text.clone(),
+            Expect::NoCall(_) => "ok".into(),
         }
     }
 
@@ -140,9 +142,10 @@ mod tests {
         let text = std::fs::read_to_string(path).unwrap_or_else(|_| template.to_string());
         let renderer = renderer(&text);
         let suite = Suite::default_suite().unwrap();
-        let transcripts: Vec<Transcript> = run(&mut Perfect, &renderer, &suite, 140, &Silent).unwrap();
         let parser = parsers::find(parser).unwrap();
         let reading = Reading::new(parser);
+        let running = Running { max_new: 140, reading: reading.clone() };
+        let transcripts: Vec<Transcript> = run(&mut Perfect, &renderer, &suite, &running, &Silent).unwrap();
         let evaluation = evaluate(&suite, &transcripts, &reading);
         let rows = matrix(&suite, &transcripts, &reading);
         let taught = diagnose::taught(&renderer);
@@ -167,7 +170,9 @@ mod tests {
         let (e, v) = verdict("tiny_tools.jinja", "hermes", None);
         assert_eq!((e.points, e.calls, e.refusals_count), (0, 0, false));
         assert!(!v.pass);
-        assert!(v.reasons.iter().any(|r| r.advice == "use --parser qwen3_coder"), "{:?}", v.reasons);
+        let advice = v.reasons.iter().filter(|r| r.advice.starts_with("use --parser"));
+        let advice: Vec<_> = advice.map(|r| r.advice.as_str()).collect();
+        assert_eq!(advice, ["use --parser qwen3_coder"; 3], "{:?}", v.reasons);
     }
 
     #[test]
@@ -197,5 +202,74 @@ mod tests {
         assert!((e.speed.mean_secs - 0.1145).abs() < 1e-9, "{:?}", e.speed);
         assert!((e.speed.p95_secs - 0.128).abs() < 1e-9, "{:?}", e.speed);
         assert!((e.speed.tokens_per_sec - 5.0 / 0.1145).abs() < 1e-6, "{:?}", e.speed);
+    }
+
+    fn written_report(parser: &str, form: Form) -> String {
+        let path = format!("{}/../tests/fixtures/templates/tiny_tools.jinja", env!("CARGO_MANIFEST_DIR"));
+        let renderer = renderer(&std::fs::read_to_string(path).unwrap());
+        let suite = Suite::default_suite().unwrap();
+        let parser = parsers::find(parser).unwrap();
+        let running = Running { max_new: 140, reading: Reading::new(parser) };
+        let transcripts = run(&mut Perfect, &renderer, &suite, &running, &Silent).unwrap();
+        let evaluation = evaluate(&suite, &transcripts, &running.reading);
+        let rows = matrix(&suite, &transcripts, &running.reading);
+        let taught = diagnose::taught(&renderer);
+        let verdict = judge(&evaluation, &rows, &transcripts, (&taught, parser), None);
+        let report = Report {
+            model: "tiny <model>",
+            suite: &suite,
+            verdict: &verdict,
+            evaluation: &evaluation,
+            matrix: &rows,
+            taught: &taught,
+            stability: None,
+            transcripts: &transcripts,
+        };
+        report.write(form).unwrap()
+    }
+
+    #[test]
+    fn the_page_tells_the_verdict_first_and_needs_no_network() {
+        let good = written_report("qwen3_coder", Form::Html);
+        let bad = written_report("hermes", Form::Html);
+        assert!(
+            good.contains("<p class=\"verdict\">Passed</p>")
+                && bad.contains("<p class=\"verdict\">Failed</p>")
+        );
+        assert!(bad.find("use --parser qwen3_coder").unwrap() < bad.find("<h2>Scores</h2>").unwrap());
+        for outside in ["http://", "https://", "<script", "src=", "@import", "url("] {
+            assert!(!good.contains(outside), "{outside}");
+        }
+        assert!(good.contains("tiny &lt;model&gt;") && !good.contains("<tool_call>"));
+        assert_eq!(good.matches("<details class=\"case").count(), 30);
+        assert!(good.contains("prefers-color-scheme: dark"));
+    }
+
+    #[test]
+    fn the_xml_counts_its_tests_and_failures() {
+        let good = written_report("qwen3_coder", Form::Junit);
+        assert!(good.contains("tests=\"25\" failures=\"0\""), "{good:.300}");
+        assert_eq!(good.matches("<testcase ").count(), 25);
+        let bad = written_report("hermes", Form::Junit);
+        assert_eq!(bad.matches("<failure ").count(), 25);
+    }
+
+    #[test]
+    fn the_json_holds_scores_and_transcripts() {
+        let value: serde_json::Value =
+            serde_json::from_str(&written_report("qwen3_coder", Form::Json)).unwrap();
+        assert_eq!(value["evaluation"]["points"], 72);
+        assert_eq!(value["verdict"]["pass"], true);
+        assert_eq!(value["transcripts"].as_array().unwrap().len(), 30);
+    }
+
+    #[test]
+    #[ignore = "writes the two pages to the folder in REPORT_DIR, to be looked at"]
+    fn pages_to_look_at() {
+        let dir = std::env::var("REPORT_DIR").unwrap();
+        for parser in ["qwen3_coder", "hermes"] {
+            std::fs::write(format!("{dir}/{parser}.html"), written_report(parser, Form::Html)).unwrap();
+            std::fs::write(format!("{dir}/{parser}.xml"), written_report(parser, Form::Junit)).unwrap();
+        }
     }
 }

@@ -35,6 +35,9 @@ pub fn install(env: &mut Environment<'_>) {
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
     });
+    env.add_test("iterable", |value: &Value| {
+        !matches!(value.kind(), ValueKind::None | ValueKind::Number | ValueKind::Bool)
+    });
     env.add_function("joiner", minijinja_contrib::globals::joiner);
 }
 

@@ -48,6 +48,7 @@ pub fn prepare(text: &str) -> Result<String, Failure> {
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
             "for" => out.push_str(&checked_loop(tag)),
             "do" => return unsupported("{% do %}, which chat templates of transformers do not have"),
+            "autoescape" => return unsupported("{% autoescape %}, which has no use in a prompt"),
             "include" | "import" | "extends" | "from" => {
                 return unsupported(&format!("{{% {word} %}}: a chat template cannot read other files"));
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, Tuple, Value};
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectExt, ObjectRepr, Tuple, Value};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
@@ -53,7 +53,7 @@ impl Object for Dict {
         args: &[Value],
     ) -> Result<Value, Error> {
         // The engine would call the value under the key `items` where there is one.
-        pycompat::unknown_method_callback(state, &Value::from_dyn_object(self.clone()), method, args)
+        self::method(state, &Value::from_dyn_object(self.clone()), method, args)
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,6 +70,7 @@ pub fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Valu
             let at = value.try_iter()?.position(|item| item == args[0]);
             at.map(Value::from).ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "value is not in list"))
         }
+        None if name == "copy" && args.is_empty() && value.as_object().is_some() => Ok(value.clone()),
         None => pycompat::unknown_method_callback(state, value, name, args),
     }
 }
@@ -96,10 +97,29 @@ fn string_method(s: &str, name: &str, args: &[Value]) -> Option<Value> {
             parts.into_iter().map(Value::from).collect()
         }
         ("rsplit", 1) => s.split(text(0).filter(|t| !t.is_empty())?).map(Value::from).collect(),
+        ("title", 0) => title(s).into(),
+        ("split", 2) if args[1].is_kwargs() => {
+            let count: usize = Kwargs::try_from(args[1].clone()).ok()?.get("maxsplit").ok()?;
+            s.splitn(count.checked_add(1)?, text(0).filter(|t| !t.is_empty())?).map(Value::from).collect()
+        }
         ("index", 1) => s[..s.find(text(0)?)?].chars().count().into(),
         ("splitlines", 0) => lines(s).into_iter().map(Value::from).collect(),
         _ => return None,
     })
+}
+
+/// Python's `str.title`: a letter after anything but a letter is upper case.
+fn title(s: &str) -> String {
+    let mut inside = false;
+    let mut out = String::with_capacity(s.len());
+    for c in s.chars() {
+        match inside {
+            true => out.extend(c.to_lowercase()),
+            false => out.extend(c.to_uppercase()),
+        }
+        inside = c.is_alphabetic();
+    }
+    out
 }
 
 /// Python's `splitlines`: it knows more line ends than Rust's `lines`.

@@ -1,7 +1,7 @@
 //! Runs a grammar over text.
 
 use super::lexer::{Lexer, Piece};
-use super::{Blank, Body, Event, Grammar, Mark, State, Think, accepts};
+use super::{Blank, Body, Event, Grammar, Mark, Naming, State, Think, accepts};
 use crate::parsers::Context;
 use crate::parsers::python::space;
 
@@ -87,7 +87,7 @@ impl<'a> Machine<'a> {
             }
         }
         // An element of an array that is complete has already ended its call.
-        let open = !matches!(self.grammar.body, Body::Array) || self.array.in_element;
+        let open = self.grammar.body != Body::Array || self.array.in_element;
         if self.state.in_call() && open {
             self.end_call();
         }
@@ -128,7 +128,7 @@ impl<'a> Machine<'a> {
                 Event::Body => self.body(spelling),
             }
         }
-        if next == State::Args && matches!(self.grammar.body, Body::Array) {
+        if next == State::Args && self.grammar.body == Body::Array {
             self.array = Array::default();
         }
     }
@@ -148,7 +148,7 @@ impl<'a> Machine<'a> {
                     slot.name.push_str(text);
                 }
             }
-            State::Args if matches!(self.grammar.body, Body::Array) => self.array_text(text),
+            State::Args if self.grammar.body == Body::Array => self.array_text(text),
             State::Args => self.body(text),
         }
     }
@@ -158,28 +158,51 @@ impl<'a> Machine<'a> {
         self.slots.push(Slot::default());
     }
 
+    /// Takes body text; a client is told of the call as soon as its name is known.
     fn body(&mut self, text: &str) {
         let Some(slot) = self.slots.last_mut() else { return };
         slot.body.push_str(text);
-        if !slot.announced && !slot.name.is_empty() && accepts(&slot.name, self.grammar, self.context) {
-            slot.announced = true;
+        if slot.announced {
+            return;
         }
+        match self.grammar.naming {
+            Naming::Final => {}
+            _ if slot.name.is_empty() => return,
+            Naming::Plain => {}
+            Naming::Trimmed => {
+                let name = space::strip(&slot.name);
+                if accepts(name, self.grammar, self.context) {
+                    slot.name = name.to_owned();
+                }
+            }
+            Naming::Header(read) => slot.name = read(&slot.name).unwrap_or_default().to_owned(),
+        }
+        slot.announced = accepts(&slot.name, self.grammar, self.context);
     }
 
     fn end_call(&mut self) {
         let Some(slot) = self.slots.last_mut() else { return };
-        if slot.announced {
-            return;
+        match self.grammar.naming {
+            _ if slot.announced => return,
+            Naming::Plain | Naming::Final => {}
+            Naming::Trimmed => slot.name = space::strip(&slot.name).to_owned(),
+            Naming::Header(read) => {
+                if let Some(name) = read(&slot.name) {
+                    slot.name = name.to_owned();
+                }
+            }
         }
-        if slot.name.is_empty() {
+        if slot.name.is_empty() && !matches!(self.grammar.naming, Naming::Final) {
             let found = quoted_name(&slot.body).unwrap_or_default();
+            let found = match self.grammar.naming {
+                Naming::Header(read) => read(found).unwrap_or(found),
+                _ => found,
+            };
             if accepts(found, self.grammar, self.context) {
                 slot.name = found.to_owned();
-                slot.announced = true;
             }
-        } else {
-            slot.announced = accepts(&slot.name, self.grammar, self.context);
         }
+        slot.announced = accepts(&slot.name, self.grammar, self.context);
     }
 
     fn array_text(&mut self, text: &str) {

@@ -6,8 +6,10 @@
 mod lexer;
 mod machine;
 
+use std::collections::HashMap;
+
 use super::python::{Json, json, space};
-use super::{Context, Parsed, ToolCall, schema};
+use super::{Context, Parsed, Reasoned, ToolCall, schema};
 use machine::{Machine, Slot};
 
 /// Where the machine is.
@@ -46,6 +48,8 @@ pub enum Mark {
     NameEnd,
     ParamStart,
     ParamEnd,
+    /// No rule knows it: text of any state, but never part of another marker.
+    Plain,
     /// A special token of the tokenizer that the grammar does not know.
     Dropped,
 }
@@ -64,14 +68,29 @@ pub enum Event {
 pub type Rule = (State, Mark, State, &'static [Event]);
 
 /// What an argument body is.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body {
-    /// JSON, or a JSON object with `name` and `arguments`.
-    Json,
-    /// A JSON array of such objects, each a call; its `]` ends the call region.
+    /// The arguments of one call.
+    Single,
+    /// A JSON array of objects with `name` and `arguments`, each a call; its `]` ends the call region.
     Array,
-    /// Tags, turned into JSON text by the function; `None` where it fails.
-    Tags(fn(&str, &str, &Context) -> Option<String>),
+}
+
+/// Turns an argument body into the argument string; `None` where it fails, which leaves the body to be read as a JSON
+/// object with `name` and `arguments`, or passed on as it is.
+pub type Convert = fn(body: &str, name: &str, context: &Context) -> Option<String>;
+
+/// How the text of the name state becomes a name.
+#[derive(Clone, Copy)]
+pub enum Naming {
+    /// As it stands.
+    Plain,
+    /// White space around is removed before the name is compared with the tools.
+    Trimmed,
+    /// The header holds more than the name; text that does not yield one counts as no name.
+    Header(fn(&str) -> Option<&str>),
+    /// Nothing but this text can be the name, even where it is empty.
+    Final,
 }
 
 /// One wire format.
@@ -85,6 +104,10 @@ pub struct Grammar {
     pub start: State,
     /// What argument bodies are.
     pub body: Body,
+    /// How they are read.
+    pub convert: Convert,
+    /// How names are read.
+    pub naming: Naming,
     /// Special tokens that are neither markers nor deleted.
     pub kept_tokens: &'static [&'static str],
     /// Whether white space at the end of the reasoning is removed.
@@ -117,19 +140,16 @@ pub enum Think {
 
 /// What the server answers for `text`, reasoning already taken off.
 pub fn parse(text: &str, context: &Context, grammar: &Grammar) -> Parsed {
-    let think = if context.after_reasoning { Think::Markers } else { Think::Text };
+    let think = if context.reasoned == Reasoned::No { Think::Text } else { Think::Markers };
     let mut machine = Machine::new(grammar, context, think);
     machine.run(text);
-    let calls: Vec<ToolCall> =
-        machine.slots.iter().filter_map(|slot| report(slot, grammar, context)).collect();
+    let calls = report(&machine.slots, grammar, context);
     let content = machine.content();
     let content = match grammar.blank {
-        Blank::Trimmed if !calls.is_empty() => space::strip(&content).to_owned(),
-        Blank::Dropped if !calls.is_empty() && space::is_blank(&content) => String::new(),
-        _ => content,
+        Blank::Trimmed if !calls.is_empty() => space::strip(&content),
+        _ => &content,
     };
-    let content = if calls.is_empty() || !space::is_blank(&content) { content } else { String::new() };
-    Parsed { content: Some(content).filter(|text| !text.is_empty()), tool_calls: calls, server_fault: None }
+    if calls.is_empty() { Parsed::plain(content) } else { Parsed::called(content, calls) }
 }
 
 /// Splits `text` into reasoning and the rest, call markup included.
@@ -141,33 +161,39 @@ pub fn split_reasoning(text: &str, context: &Context, grammar: &Grammar) -> (Str
     (reasoning.to_owned(), machine.content())
 }
 
-/// The call in `slot` as the client sees it, if it is reported at all.
-fn report(slot: &Slot, grammar: &Grammar, context: &Context) -> Option<ToolCall> {
-    if slot.name.is_empty() && slot.body.is_empty() {
-        return None;
+/// The calls as the client sees them.
+fn report(slots: &[Slot], grammar: &Grammar, context: &Context) -> Vec<ToolCall> {
+    // The server looks the name for a body up among the bodies, so that of equal bodies the first lends its name.
+    let mut owners = HashMap::new();
+    for slot in slots {
+        owners.entry(slot.body.as_str()).or_insert(slot.name.as_str());
     }
-    let name = space::strip(&slot.name);
-    let (name, arguments) = if space::is_blank(&slot.body) {
-        (name.to_owned(), "{}".to_owned())
-    } else if name.is_empty() {
-        name_and_arguments(&slot.body)
-    } else {
-        let converted = match grammar.body {
-            Body::Tags(convert) => convert(&slot.body, name, context),
-            Body::Json | Body::Array => None,
+    let mut calls = Vec::new();
+    for slot in slots.iter().filter(|slot| !slot.name.is_empty() || !slot.body.is_empty()) {
+        let name = space::strip(&slot.name);
+        let (name, arguments) = if space::is_blank(&slot.body) {
+            (name.to_owned(), "{}".to_owned())
+        } else if name.is_empty() && !matches!(grammar.naming, Naming::Final) {
+            name_and_arguments(&slot.body)
+        } else {
+            let owner = owners.get(slot.body.as_str()).copied().unwrap_or_default();
+            let converted = (grammar.convert)(&slot.body, owner, context);
+            (name.to_owned(), converted.unwrap_or_else(|| name_and_arguments(&slot.body).1))
         };
-        (name.to_owned(), converted.unwrap_or_else(|| name_and_arguments(&slot.body).1))
-    };
-    if !accepts(&name, grammar, context) {
-        return None;
+        if accepts(&name, grammar, context) {
+            let arguments = schema::convert_arguments(arguments, &name, context);
+            calls.push(ToolCall { name, arguments });
+        }
     }
-    let arguments = schema::convert_arguments(arguments, &name, context);
-    Some(ToolCall { name, arguments })
+    calls
 }
 
 /// Whether a call of this name is reported.
 fn accepts(name: &str, grammar: &Grammar, context: &Context) -> bool {
-    !name.is_empty() && (!grammar.known_names_only || schema::offers(context, name))
+    match grammar.naming {
+        Naming::Final => true,
+        _ => !name.is_empty() && (!grammar.known_names_only || schema::offers(context, name)),
+    }
 }
 
 /// Reads a body of the form `{"name": .., "arguments": ..}`; without `arguments` the other keys are the arguments.

@@ -62,9 +62,9 @@ impl Dict {
         self.entries.iter_mut().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Takes the value out from under `key`, leaving null.
-    pub fn take(&mut self, key: &str) -> Option<Json> {
-        self.place(key).map(|at| std::mem::replace(&mut self.entries[at].1, Json::Null))
+    /// As [`Dict::get`], writable.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Json> {
+        self.place(key).map(|at| &mut self.entries[at].1)
     }
 
     fn place(&self, key: &str) -> Option<usize> {

@@ -5,7 +5,10 @@
 
 mod dict;
 pub mod json;
+pub mod literal;
 pub mod number;
+pub mod partial_json;
+mod source;
 pub mod space;
 
 pub use dict::Dict;

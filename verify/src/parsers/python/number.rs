@@ -31,13 +31,15 @@ pub fn parse_int(text: &str) -> Option<String> {
     Some(canonical(sign == "-", &digits))
 }
 
-/// `float(text)`, without infinities and NaN: `None` for these too.
+/// `float(text)` where that is finite.
 pub fn parse_float(text: &str) -> Option<f64> {
-    let text = to_ascii(text)?;
-    let text = drop_underscores(text.trim_matches(' '))?;
-    // Rust reads the same decimal forms as Python; letters other than the exponent's would be `inf` or `nan`.
-    let plain = text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'+' | b'-' | b'.' | b'e' | b'E'));
-    text.parse().ok().filter(|value: &f64| plain && value.is_finite())
+    parse_any_float(text).filter(|value| value.is_finite())
+}
+
+/// `float(text)`: decimal forms, `inf`, `infinity` and `nan`, white space around, `_` between digits.
+pub fn parse_any_float(text: &str) -> Option<f64> {
+    // Rust reads the very same forms.
+    drop_underscores(to_ascii(text)?.trim_matches(' '))?.parse().ok()
 }
 
 /// An integer's digits without leading zeros, and without a sign for zero.
@@ -53,6 +55,28 @@ pub fn canonical(negative: bool, digits: &str) -> String {
 /// Whether digits of this length can become an integer at all.
 pub fn fits(digits: &str) -> bool {
     digits.len() <= MAX_DIGITS
+}
+
+/// The decimal digits of an integer written in base 2, 8 or 16; `None` where there are more than Python prints.
+pub fn from_radix(digits: &str, radix: u32) -> Option<String> {
+    if digits.trim_start_matches('0').len() > MAX_DIGITS * 4 {
+        return None;
+    }
+    // Nine decimal digits a limb, least first.
+    let mut limbs: Vec<u64> = vec![0];
+    for digit in digits.chars() {
+        let mut carry = u64::from(digit.to_digit(radix)?);
+        for limb in &mut limbs {
+            let sum = *limb * u64::from(radix) + carry;
+            *limb = sum % 1_000_000_000;
+            carry = sum / 1_000_000_000;
+        }
+        if carry > 0 {
+            limbs.push(carry);
+        }
+    }
+    let text: String = limbs.iter().rev().map(|limb| format!("{limb:09}")).collect();
+    Some(canonical(false, &text)).filter(|text| fits(text))
 }
 
 /// The integer equal to a whole finite number, all digits.
@@ -140,6 +164,14 @@ mod tests {
         }
         assert_eq!(parse_int(&"9".repeat(4301)), None);
         assert!(parse_int(&"9".repeat(4300)).is_some());
+    }
+
+    #[test]
+    fn other_bases_become_decimal() {
+        assert_eq!(from_radix("ff", 16).as_deref(), Some("255"));
+        assert_eq!(from_radix("ffffffffffffffffffff", 16).as_deref(), Some("1208925819614629174706175"));
+        assert_eq!(from_radix("000", 2).as_deref(), Some("0"));
+        assert_eq!(from_radix(&"f".repeat(1_000_000), 16), None);
     }
 
     #[test]
