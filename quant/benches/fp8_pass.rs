@@ -26,13 +26,15 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     write_source(dir.path(), layers);
     println!("source {:.2} GiB in {}", len(&dir.path().join("model.safetensors")), dir.path().display());
-    for round in 1..=3 {
-        let floor = floor(dir.path());
-        for scheme in [Scheme::Block, Scheme::Channel] {
-            let seconds = pass(dir.path(), scheme);
-            let times = seconds / floor;
-            println!("round {round}: floor {floor:.2} s, {scheme:?} {seconds:.2} s, {times:.2} x the floor");
+    // The least of several rounds: other work on the machine only ever adds.
+    let (mut least_floor, mut least) = (f64::MAX, [f64::MAX; 2]);
+    for round in 1..=5 {
+        least_floor = least_floor.min(floor(dir.path()));
+        for (scheme, least) in [Scheme::Block, Scheme::Channel].into_iter().zip(&mut least) {
+            *least = least.min(pass(dir.path(), scheme));
         }
+        let [block, channel] = least.map(|s| format!("{s:.2} s = {:.2} x", s / least_floor));
+        println!("after {round} rounds: floor {least_floor:.2} s, block {block}, channel {channel}");
     }
 }
 
