@@ -95,11 +95,8 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
     let evaluation = suite::evaluate(&job.suite, &transcripts, &reading);
     let matrix = suite::matrix(&job.suite, &transcripts, &reading);
     let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, (&taught, job.parser), job.min_score);
-    for f in findings {
-        if !verdict.reasons.contains(&f) {
-            verdict.reasons.push(f);
-        }
-    }
+    // The verdict says itself whether template and parser fit.
+    verdict.reasons.extend(findings.into_iter().filter(|f| !is_misread(f, job, Some(&taught))));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
     print(&evaluation, &matrix, &verdict, output);
     let report = suite::Report {
