@@ -1,14 +1,15 @@
-//! A base in block FP8, seen as if it were not quantized: `W = code · scale`, in f32, as it is read.
+//! An FP8 base, seen as if it were not quantized: `W = code · scale`, in f32, as it is read.
 //!
-//! The result of a merge into such a base is bf16 throughout: quantizing again is a step of its own.
+//! The stage [`verify::codec::Dequantize`] would round to 16 bit before the merge adds and rounds again;
+//! here there is one rounding. The result is bf16 throughout: quantizing again is a step of its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use serde_json::Value;
 use verify::checkpoint::{TensorIndex, TensorMeta, TensorReader, TensorSpec};
-use verify::codec::Float;
-use verify::codec::fp8::{BLOCK, Grid, dequantize};
+use verify::codec::fp8::dequantize;
+use verify::codec::{Float, Fp8Config};
 use verify::rewrite::ModelView;
 use verify::{Dtype, Error, Result, Shown};
 
@@ -25,6 +26,8 @@ const QUANTIZED_TAILS: [&str; 7] = [
     ".quant_map",
     ".weight_scale_2",
 ];
+/// Tensors that end so are scales of activations.
+const ACTIVATION_TAILS: [&str; 5] = [".input_scale", ".activation_scale", ".k_scale", ".v_scale", ".q_scale"];
 const REFUSAL: &str = "quantized base: merge into the 16-bit checkpoint, then quantize";
 
 /// The dequantized view of a base.
@@ -32,6 +35,7 @@ const REFUSAL: &str = "quantized base: merge into the 16-bit checkpoint, then qu
 pub struct Fp8Base {
     /// Config without quantization, tensors without scales; FP8 weights read as F32.
     pub view: ModelView,
+    format: Fp8Config,
     /// Weight → its scales.
     scales: HashMap<String, TensorSpec>,
     /// Tensors that are not needed any more: scales of weights and of activations.
@@ -44,49 +48,53 @@ impl Fp8Base {
     /// # Errors
     /// Exit 3 for every other kind of quantization, and for weights without fitting scales.
     pub fn of(view: &ModelView) -> Result<Option<Self>> {
-        let mut names = view.tensors.tensors().iter().map(|t| t.spec.name.as_str());
         let Some(quantization) = view.config.quantization() else {
+            let mut names = view.tensors.tensors().iter().map(|t| t.spec.name.as_str());
             return match names.find(|n| QUANTIZED_TAILS.iter().any(|t| n.ends_with(t))) {
                 None => Ok(None),
                 Some(name) => Err(refuse(format!("tensor `{}`", Shown(name)))),
             };
         };
         let method = quantization.get("quant_method").and_then(Value::as_str).unwrap_or("unknown");
-        let block = quantization.get("weight_block_size").and_then(Value::as_array);
-        let is_block = |b: &Vec<Value>| b.iter().all(|v| v.as_u64() == Some(BLOCK as u64)) && b.len() == 2;
-        if method != "fp8" || !block.is_some_and(is_block) {
-            return Err(refuse(format!("quantization_config in config.json, method {}", Shown(method))));
+        match Fp8Config::of(&view.config) {
+            Ok(Some(format)) => Self::dequantized(view, format).map(Some),
+            _ => Err(refuse(format!("quantization_config in config.json, method {}", Shown(method)))),
         }
-        Self::dequantized(view).map(Some)
     }
 
-    fn dequantized(input: &ModelView) -> Result<Self> {
-        let mut view = input.clone();
+    fn dequantized(input: &ModelView, format: Fp8Config) -> Result<Self> {
         let (mut scales, mut dropped, mut tensors) = (HashMap::new(), Vec::new(), Vec::new());
+        for t in input.tensors.tensors().iter().filter(|t| t.spec.dtype == Dtype::F8_E4M3) {
+            scales.insert(t.spec.name.clone(), scale_of(&t.spec, &format, &input.tensors)?.clone());
+        }
+        let of_weights: HashSet<&str> = scales.values().map(|s| s.name.as_str()).collect();
         for t in input.tensors.tensors() {
             let spec = &t.spec;
-            if spec.dtype == Dtype::F8_E4M3 {
-                let scale = scale_of(spec, &input.tensors)?;
-                scales.insert(spec.name.clone(), scale.clone());
+            if scales.contains_key(&spec.name) {
                 let read = TensorSpec::new(&spec.name, Dtype::F32, spec.shape.clone());
                 tensors.push(TensorMeta { spec: read, shard: t.shard });
-            } else if [".weight_scale_inv", ".input_scale", ".activation_scale"]
-                .iter()
-                .any(|s| spec.name.ends_with(s))
+            } else if of_weights.contains(spec.name.as_str())
+                || ACTIVATION_TAILS.iter().any(|s| spec.name.ends_with(s))
             {
                 dropped.push(spec.name.clone());
             } else {
                 tensors.push(t.clone());
             }
         }
+        let mut view = input.clone();
         view.tensors = TensorIndex::new(input.tensors.shards().to_vec(), tensors)?;
-        if view.config.value().get("quantization_config").is_some() {
-            view.config.remove(None, "quantization_config")?;
+        for (section, key) in [
+            (None, "quantization_config"),
+            (None, "compression_config"),
+            (Some("text_config"), "quantization_config"),
+        ] {
+            let config = view.config.value();
+            let object = section.map_or(Some(config), |s| config.get(s));
+            if object.is_some_and(|o| o.get(key).is_some()) {
+                view.config.remove(section, key)?;
+            }
         }
-        if view.config.value().get("text_config").is_some_and(|t| t.get("quantization_config").is_some()) {
-            view.config.remove(Some("text_config"), "quantization_config")?;
-        }
-        Ok(Fp8Base { view, scales, dropped })
+        Ok(Fp8Base { view, format, scales, dropped })
     }
 
     /// True where `name` is stored in FP8.
@@ -104,16 +112,17 @@ fn refuse(found: String) -> Error {
     Error::input(REFUSAL).found(found).hint("give the 16-bit checkpoint as base")
 }
 
-fn scale_of<'a>(weight: &TensorSpec, index: &'a TensorIndex) -> Result<&'a TensorSpec> {
-    let name = format!("{}_scale_inv", weight.name);
+fn scale_of<'a>(weight: &TensorSpec, format: &Fp8Config, index: &'a TensorIndex) -> Result<&'a TensorSpec> {
+    let module = weight.name.strip_suffix(".weight").unwrap_or(&weight.name);
+    let name = format!("{module}.{}", format.scale_leaf());
     let fits = |s: &&TensorSpec| {
-        let grid = Grid::Block.scales(weight.rows(), weight.cols());
-        weight.shape.len() == 2 && s.shape == [grid.0, grid.1] && s.dtype.is_plain_float()
+        let shapes = format.scale_shapes(weight.rows(), weight.cols());
+        weight.shape.len() == 2 && shapes.contains(&s.shape) && s.dtype.is_plain_float()
     };
     index.get(&name).map(|t| &t.spec).filter(fits).ok_or_else(|| {
         Error::input(format!("FP8 tensor `{}` has no scales that fit", Shown(&weight.name)))
             .found(format!("shape {:?}", weight.shape))
-            .expected(format!("`{}` with a scale for each block of {BLOCK} x {BLOCK}", Shown(&name)))
+            .expected(format!("`{}` with {:?} scales", Shown(&name), format.grid))
             .hint("give the 16-bit checkpoint as base")
     })
 }
@@ -133,15 +142,13 @@ impl TensorReader for BaseReader<'_> {
 
     fn read_rows(&self, name: &str, rows: Range<usize>) -> Result<Vec<u8>> {
         let bytes = self.stored.read_rows(name, rows.clone())?;
-        let Some(scale) = self.fp8.and_then(|f| f.scales.get(name)) else { return Ok(bytes) };
-        if rows.is_empty() {
+        let Some((fp8, scale)) = self.fp8.and_then(|f| f.scales.get(name).map(|s| (f, s))) else {
             return Ok(bytes);
-        }
-        let cols = bytes.len() / rows.len();
-        let blocks = rows.start / BLOCK..rows.end.div_ceil(BLOCK);
-        let values = self.stored.read_rows(&scale.name, blocks)?;
+        };
         let float = Float::of(scale.dtype).ok_or_else(|| verify::checkpoint::no_tensor(&scale.name))?;
-        let values = dequantize(&bytes, &float.to_f32(&values), Grid::Block, (rows.start % BLOCK, cols));
+        let scales = float.to_f32(&self.stored.read(&scale.name)?);
+        let cols = bytes.len() / rows.len().max(1);
+        let values = dequantize(&bytes, &scales, fp8.format.grid, (rows.start, cols));
         Ok(values.into_iter().flat_map(f32::to_le_bytes).collect())
     }
 }

@@ -333,48 +333,61 @@ fn scale_of_zero_is_refused() {
     assert!(lab.refusal().contains("scale"));
 }
 
-/// A block FP8 base: one weight of 130 x 200 with its 2 x 2 scales, another that no adapter touches.
-fn fp8() -> Lab {
+const BLOCK: &str = r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#;
+const CHANNEL: &str = r#"{"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups":
+    {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}"#;
+
+/// An FP8 base: one weight of 130 x 200 with its scales, another that no adapter touches.
+fn fp8(format: &str) -> Lab {
     let mut lab = Lab::new();
-    lab.model(json!({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}));
+    lab.model(json!({"quantization_config": serde_json::from_str::<serde_json::Value>(format).unwrap()}));
     for name in ["a_proj", "b_proj"] {
-        let codes: Vec<u8> = (0..130 * 200u32).map(|i| (i.wrapping_mul(37) % 0x78) as u8).collect();
-        lab.base_bytes(&format!("model.{name}.weight"), Dtype::F8_E4M3, &[130, 200], codes);
-        let scales = [0.001, 0.002, 0.003, 0.004];
-        lab.base_values(&format!("model.{name}.weight_scale_inv"), Dtype::F32, &[2, 2], &scales);
+        lab.base_bytes(&format!("model.{name}.weight"), Dtype::F8_E4M3, &[130, 200], codes());
+        let (leaf, shape) =
+            if format == BLOCK { ("weight_scale_inv", [2, 2]) } else { ("weight_scale", [130, 1]) };
+        let scales: Vec<f32> = (0..shape[0] * shape[1]).map(|i| 0.001 * (i + 1) as f32).collect();
+        lab.base_values(&format!("model.{name}.{leaf}"), Dtype::F32, &shape, &scales);
+        lab.base_values(&format!("model.{name}.input_scale"), Dtype::F32, &[1], &[1.0]);
     }
     lab.adapter("model.a_proj.lora_A.weight", &[2, 200]).adapter("model.a_proj.lora_B.weight", &[130, 2]);
     lab
 }
 
-fn dequantized() -> Vec<f64> {
-    let value = |i: usize| {
-        let code = ((i as u32).wrapping_mul(37) % 0x78) as u8;
+fn codes() -> Vec<u8> {
+    (0..130 * 200u32).map(|i| (i.wrapping_mul(37) % 0x78) as u8).collect()
+}
+
+fn dequantized(format: &str) -> Vec<f64> {
+    let value = |(i, code): (usize, u8)| {
         let (e, m) = (i32::from(code >> 3), f64::from(code & 7));
         let v = if e == 0 { m / 8.0 * 2f64.powi(-6) } else { (1.0 + m / 8.0) * 2f64.powi(e - 7) };
-        let scales = [0.001f32, 0.002, 0.003, 0.004];
-        v * f64::from(scales[i / 200 / 128 * 2 + i % 200 / 128])
+        let (row, col) = (i / 200, i % 200);
+        let scale = if format == BLOCK { row / 128 * 2 + col / 128 } else { row };
+        v * f64::from(0.001 * (scale + 1) as f32)
     };
-    (0..130 * 200).map(value).collect()
+    codes().into_iter().enumerate().map(value).collect()
 }
 
 #[test]
 fn fp8_base_is_dequantized_to_bf16_on_the_way() {
-    let lab = fp8();
-    let merged = lab.merged();
-    let (a, b) = (lab.of_adapter("model.a_proj.lora_A.weight"), lab.of_adapter("model.a_proj.lora_B.weight"));
-    merged.assert_is("model.a_proj.weight", &plus_product(&dequantized(), 2.0, &b, &a, 2));
-    merged.assert_is("model.b_proj.weight", &dequantized());
-    assert_eq!(merged.tensors.len(), 2);
-    assert!(merged.tensors.values().all(|t| t.0 == Dtype::BF16));
-    assert!(merged.config().get("quantization_config").is_none());
-    assert!(merged.report.stages[0].decisions.iter().any(|d| d.what == "quantization"));
-    assert_eq!(merged.report.stages[0].details["summary"]["tensors_changed"], 1);
+    for format in [BLOCK, CHANNEL] {
+        let lab = fp8(format);
+        let merged = lab.merged();
+        let (a, b) =
+            (lab.of_adapter("model.a_proj.lora_A.weight"), lab.of_adapter("model.a_proj.lora_B.weight"));
+        merged.assert_is("model.a_proj.weight", &plus_product(&dequantized(format), 2.0, &b, &a, 2));
+        merged.assert_is("model.b_proj.weight", &dequantized(format));
+        assert_eq!(merged.tensors.len(), 2);
+        assert!(merged.tensors.values().all(|t| t.0 == Dtype::BF16));
+        assert!(merged.config().get("quantization_config").is_none());
+        assert!(merged.report.stages[0].decisions.iter().any(|d| d.what == "quantization"));
+        assert_eq!(merged.report.stages[0].details["summary"]["tensors_changed"], 1);
+    }
 }
 
 #[test]
 fn fp8_weight_without_fitting_scales_is_refused() {
-    let mut lab = fp8();
+    let mut lab = fp8(BLOCK);
     lab.base_bytes("model.c_proj.weight", Dtype::F8_E4M3, &[1, 1], vec![0]);
     assert!(lab.refusal().contains("model.c_proj.weight"));
 }

@@ -262,4 +262,19 @@ mod tests {
             assert!(e.to_string().contains(part), "{part}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_key_panics(parts in proptest::collection::vec(
+            proptest::sample::select(vec![
+                "base_model", "model", "module", "base_layer", "lora_A", "lora_B", "lora_embedding_A", "weight",
+                "bias", "default", "modules_to_save", "original_module", "token_adapter", "trainable_tokens_delta",
+                "lora_magnitude_vector", "experts", "0", "q_proj", "",
+            ]), 1..9,
+        )) {
+            if let Ok(mut key) = parse(&parts.join(".")) {
+                key.drop_name(&["0".to_string()]);
+            }
+        }
+    }
 }

@@ -178,9 +178,10 @@ impl Resolver<'_> {
     /// # Errors
     /// Exit 3 where input and output side do not agree.
     pub fn new_vocabulary(&self, tying: Tying) -> Result<Option<usize>> {
+        let first_axis = |s: &TensorSpec| s.shape.first().copied().unwrap_or(1);
         let rows = |name: &str, base: Option<&TensorSpec>| match self.targets.get(name) {
-            Some(t) => Some(t.job.output.shape[0]),
-            None => base.map(|b| b.shape[0]),
+            Some(t) => Some(first_axis(&t.job.output)),
+            None => base.map(first_axis),
         };
         let e = &self.embeddings;
         let Some(input) = &e.input else { return Ok(None) };
@@ -193,7 +194,7 @@ impl Resolver<'_> {
             (e.head.as_str(), rows(&e.head, Some(own_head)).filter(|_| has_head)),
             (bias_name.as_str(), rows(&bias_name, bias)),
         ];
-        let old = [Some(input), Some(own_head), bias].map(|s| s.map(|s| s.shape[0]));
+        let old = [Some(input), Some(own_head), bias].map(|s| s.map(first_axis));
         let changed = sides.iter().zip(old).find_map(|((_, new), old)| new.filter(|n| Some(*n) != old));
         let Some(n) = changed else { return Ok(None) };
         if let Some((name, other)) = sides.iter().find(|(_, r)| r.is_some_and(|r| r != n)) {

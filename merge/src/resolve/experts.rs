@@ -297,8 +297,15 @@ impl Base<'_> {
                         )
                     });
                     let tensors: Vec<&TensorSpec> = tensors.collect::<Result<_>>()?;
-                    let rows = tensors.iter().map(|t| t.shape[0]).sum();
-                    let way = orientation(factors, (rows, tensors[0].shape[1]), version, self.model_type)?;
+                    let (rows, cols) = (tensors.iter().map(|t| t.shape[0]).sum(), tensors[0].shape[1]);
+                    if tensors.iter().any(|t| t.shape[1] != cols) {
+                        return Err(Error::input(format!(
+                            "gate and up of expert {e} of `{}` differ in width",
+                            Shown(module)
+                        ))
+                        .hint("the base is broken: fetch it again"));
+                    }
+                    let way = orientation(factors, (rows, cols), version, self.model_type)?;
                     let mut first = 0;
                     for t in tensors {
                         let (left, right) = fused(*count).views(e, way);
