@@ -1,7 +1,8 @@
 //! Time and memory of a merge against `cp` and `sync` of the same base, in turn.
 //!
-//! `cargo bench -p merge --bench merge -- [GB] [RANK] [ROUNDS] [DIR]`: a random bf16 base of `GB` (0.1) and
-//! an adapter of `RANK` (16) on all linears are made in `DIR` (a temporary folder) and merged `ROUNDS` (3) times.
+//! `cargo bench -p merge --bench merge -- [GB] [RANK] [ROUNDS] [DTYPE] [DIR]`: a random base of `GB` (0.1) in
+//! `DTYPE` (BF16) and an adapter of `RANK` (16) on all linears are made in `DIR` (a temporary folder) and merged
+//! `ROUNDS` (3) times. Seconds of the processor are printed too: they mean something on a busy machine as well.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::io::Write;
@@ -23,8 +24,9 @@ fn main() {
     let number = |i: usize, default: f64| args.get(i).map_or(default, |a| a.parse().unwrap());
     let (gb, rank, rounds) = (number(0, 0.1), number(1, 16.0) as usize, number(2, 3.0) as usize);
     let temp = tempfile::tempdir().unwrap();
-    let dir = args.get(3).map_or(temp.path(), Path::new);
-    let linears = linears(gb);
+    let dtype = args.get(3).map_or(Dtype::BF16, |d| Dtype::parse(d).unwrap());
+    let dir = args.get(4).map_or(temp.path(), Path::new);
+    let linears = linears(gb, dtype);
     make(dir, &linears, rank);
     let bytes: u64 = linears.iter().map(TensorSpec::byte_len).sum();
     println!("base {:.2} GB in {} linears, rank {rank}", bytes as f64 / 1e9, linears.len());
@@ -32,10 +34,15 @@ fn main() {
     for round in 0..rounds {
         let copy = timed(|| copy(&dir.join("base"), &dir.join("copy")));
         std::fs::remove_dir_all(dir.join("copy")).unwrap();
+        let before = processor_seconds();
         let merge = timed(|| merge(dir));
+        let busy = processor_seconds() - before;
         std::fs::remove_dir_all(dir.join("out")).unwrap();
         ratios.push(merge / copy);
-        println!("round {round}: cp + sync {copy:.2} s, merge {merge:.2} s, ratio {:.2}", merge / copy);
+        println!(
+            "round {round}: cp + sync {copy:.2} s, merge {merge:.2} s ({busy:.2} s of the processor), ratio {:.2}",
+            merge / copy
+        );
     }
     ratios.sort_by(f64::total_cmp);
     let peak = verify::report::peak_memory().unwrap_or(0) >> 20;
@@ -52,6 +59,13 @@ fn timed(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
+/// User and system time of this process, by the kernel's ticks of 10 ms.
+fn processor_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-r").arg(from).arg(to).status().unwrap().success());
     assert!(Command::new("sync").arg("-f").arg(to).status().unwrap().success());
@@ -64,10 +78,10 @@ fn merge(dir: &Path) {
 }
 
 /// The linears of as many decoder layers as make about `gb`.
-fn linears(gb: f64) -> Vec<TensorSpec> {
+fn linears(gb: f64, dtype: Dtype) -> Vec<TensorSpec> {
     let layer = |l: usize| {
         let of = |name: &str, out: usize, inp: usize| {
-            TensorSpec::new(format!("model.layers.{l}.{name}.weight"), Dtype::BF16, [out, inp])
+            TensorSpec::new(format!("model.layers.{l}.{name}.weight"), dtype, [out, inp])
         };
         [
             of("self_attn.q_proj", HIDDEN, HIDDEN),
@@ -106,7 +120,7 @@ fn make(dir: &Path, linears: &[TensorSpec], rank: usize) {
     std::fs::write(dir.join("adapter/adapter_config.json"), config).unwrap();
 }
 
-/// Random bf16 values of about ±0.02.
+/// Random values of about ±0.02.
 fn write(path: &Path, tensors: &[TensorSpec], noise: &mut u64) {
     let mut file = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path).unwrap());
     file.write_all(&header::encode(tensors.iter())).unwrap();
@@ -116,7 +130,12 @@ fn write(path: &Path, tensors: &[TensorSpec], noise: &mut u64) {
             *noise ^= *noise >> 7;
             *noise ^= *noise << 17;
             let value = (*noise >> 40) as f32 / 16_777_216.0 - 0.5;
-            file.write_all(&half::bf16::from_f32(value * 0.04).to_le_bytes()).unwrap();
+            let value = value * 0.04;
+            match t.dtype {
+                Dtype::BF16 => file.write_all(&half::bf16::from_f32(value).to_le_bytes()).unwrap(),
+                Dtype::F16 => file.write_all(&half::f16::from_f32(value).to_le_bytes()).unwrap(),
+                _ => file.write_all(&value.to_le_bytes()).unwrap(),
+            }
         }
     }
     file.into_inner().unwrap().sync_all().unwrap();

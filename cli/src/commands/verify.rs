@@ -68,8 +68,7 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
     let renderer = Renderer::open(job.model)?;
     let taught = diagnose::taught(&renderer);
     let mut engine = Engine::open(job.model, &Options { threads: Some(global.threads()) })?;
-    let special_tokens = suite::special_texts(job.model)?;
-    let reading = Reading { special_tokens, ..Reading::new(job.parser) };
+    let reading = Reading::of_folder(job.model, job.parser)?;
     let running = Running { max_new: job.max_new, reading: reading.clone() };
     let transcripts = suite::run(&mut engine, &renderer, &job.suite, &running, &console)?;
     console.clear();

@@ -10,9 +10,11 @@ use verify::rewrite::{Applied, Note, rows_per_chunk};
 use verify::{Dtype, Error, Result, Shown};
 
 use super::dora::{Axis, Dora};
-use super::kernel::{Base, Form, PANEL, merge_bf16};
+use super::form::Form;
 use super::piece::{Packed, Piece};
-use super::real::{decode, encode};
+use super::product::PANEL;
+use super::real::decode;
+use super::round::{Sums, add, finish, merge_to_bf16};
 use crate::adapter::stored::Stored;
 
 /// What makes one output tensor.
@@ -51,7 +53,7 @@ impl Job {
         let whole = self.whole.as_ref().map(|w| w.read_rows(rows.clone())).transpose()?;
         let mut chunk = Chunk {
             job: self,
-            form: Form::best(),
+
             first: rows.start,
             base,
             whole,
@@ -101,7 +103,7 @@ impl Job {
                     None => input.read_rows(&self.base.name, rows.clone())?,
                 };
                 self.each_sum(rows, &source, &mut |_, row| {
-                    sums.iter_mut().zip(&*row).for_each(|(s, v)| *s = v.mul_add(*v, *s));
+                    sums.iter_mut().zip(&*row).for_each(|(s, v)| *s += v * v);
                     Ok(())
                 })?;
             }
@@ -131,9 +133,9 @@ impl Job {
                 packed.iter().for_each(|p| p.add(Form::best(), tile.clone(), &mut delta));
                 for (row, sums) in tile.zip(delta.chunks_exact_mut(width)) {
                     let at = (row - rows.start) * row_bytes;
-                    let values = decode(&source[at..at + row_bytes], dtype);
-                    sums.iter_mut().zip(values).for_each(|(s, v)| *s += v);
-                    take(row, &mut sums[..cols])?;
+                    let sums = &mut sums[..cols];
+                    add(Form::best(), (dtype, &source[at..at + row_bytes]), sums);
+                    take(row, sums)?;
                 }
             }
         }
@@ -181,7 +183,6 @@ impl Figures {
 /// A range of rows while it is computed.
 struct Chunk<'a> {
     job: &'a Job,
-    form: Form,
     first: usize,
     base: Vec<u8>,
     whole: Option<Vec<u8>>,
@@ -205,8 +206,7 @@ impl Chunk<'_> {
             return Ok(());
         }
         match (plain && job.output.dtype == Dtype::BF16, job.base.dtype) {
-            (true, Dtype::BF16) => self.merge_bf16(rows, Base::Bf16),
-            (true, Dtype::F32) => self.merge_bf16(rows, Base::F32),
+            (true, Dtype::BF16 | Dtype::F32) => self.merge_to_bf16(rows),
             _ => self.merge_exact(rows, input),
         }
     }
@@ -217,7 +217,7 @@ impl Chunk<'_> {
     }
 
     /// bf16 out, sums in f32: the usual case, and the fast one.
-    fn merge_bf16(&mut self, rows: Range<usize>, kind: Base) -> Result<()> {
+    fn merge_to_bf16(&mut self, rows: Range<usize>) -> Result<()> {
         let cols = self.job.output.cols();
         let width = cols.next_multiple_of(PANEL);
         let packed: Vec<Packed<f32>> =
@@ -227,21 +227,14 @@ impl Chunk<'_> {
             let tile = start..(start + TILE).min(rows.end);
             delta.clear();
             delta.resize(tile.len() * width, 0.0);
-            packed.iter().for_each(|p| p.add(self.form, tile.clone(), &mut delta));
+            packed.iter().for_each(|p| p.add(Form::best(), tile.clone(), &mut delta));
             for (row, delta) in tile.zip(delta.chunks_exact(width)) {
                 let (from, to) = self.base_range(row..row + 1);
                 let at = self.out.len();
                 self.out.resize(at + 2 * cols, 0);
-                let sums = merge_bf16(self.form, (kind, &self.base[from..to]), delta, &mut self.out[at..]);
-                if sums.broken {
-                    let base = decode(&self.base[from..to], self.job.base.dtype);
-                    let out = decode(&self.out[at..], Dtype::BF16);
-                    self.check_finite(row, &base, &out)?;
-                }
-                self.figures.changed += sums.changed as f64;
-                self.figures.delta += sums.delta;
-                self.figures.base += sums.base;
-                self.figures.largest = self.figures.largest.max(f64::from(sums.largest));
+                let base = (self.job.base.dtype, &self.base[from..to]);
+                let sums = merge_to_bf16(Form::best(), base, delta, &mut self.out[at..]);
+                self.count(row, at, sums)?;
             }
         }
         Ok(())
@@ -273,36 +266,37 @@ impl Chunk<'_> {
     /// Rounds a row and appends it, with the figures about it.
     fn put(&mut self, row: usize, values: &[f64]) -> Result<()> {
         let at = self.out.len();
-        let dtype = self.job.output.dtype;
-        values.iter().for_each(|v| encode(*v, dtype, &mut self.out));
-        let out = decode(&self.out[at..], dtype);
-        let base = match row < self.job.base.rows() {
-            true => {
-                let (from, to) = self.base_range(row..row + 1);
-                decode(&self.base[from..to], self.job.base.dtype)
-            }
-            false => Vec::new(),
+        let (base, output) = (&self.job.base, &self.job.output);
+        self.out.resize(at + output.row_bytes(), 0);
+        let out = (output.dtype, &mut self.out[at..]);
+        let sums = if row < base.rows() {
+            let bytes = (row - self.first) * base.row_bytes()..(row + 1 - self.first) * base.row_bytes();
+            finish(Form::best(), values, (base.dtype, &self.base[bytes]), out)
+        } else {
+            let sums = finish(Form::best(), values, (Dtype::BF16, &vec![0; 2 * values.len()]), out);
+            Sums { changed: values.len() as u64, ..sums }
         };
-        if out.iter().any(|v| !v.is_finite()) {
+        self.count(row, at, sums)
+    }
+
+    /// Adds the figures of `row`, whose output begins at byte `at`.
+    fn count(&mut self, row: usize, at: usize, sums: Sums) -> Result<()> {
+        if sums.broken {
+            let out = decode(&self.out[at..], self.job.output.dtype);
+            let base = match row < self.job.base.rows() {
+                true => {
+                    let (from, to) = self.base_range(row..row + 1);
+                    decode(&self.base[from..to], self.job.base.dtype)
+                }
+                false => Vec::new(),
+            };
             self.check_finite(row, &base, &out)?;
         }
         let figures = &mut self.figures;
-        for (i, (v, o)) in values.iter().zip(&out).enumerate() {
-            match base.get(i) {
-                Some(b) => {
-                    let d = v - b;
-                    figures.delta += d * d;
-                    figures.base += b * b;
-                    figures.largest = figures.largest.max(d.abs());
-                    figures.changed += f64::from(u8::from(o != b));
-                }
-                None => {
-                    figures.delta += v * v;
-                    figures.changed += 1.0;
-                    figures.largest = figures.largest.max(v.abs());
-                }
-            }
-        }
+        figures.changed += sums.changed as f64;
+        figures.delta += sums.delta;
+        figures.base += sums.base;
+        figures.largest = figures.largest.max(sums.largest);
         Ok(())
     }
 

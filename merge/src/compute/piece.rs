@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::kernel::{Form, PANEL, product};
+use super::form::Form;
+use super::product::{PANEL, product};
 use super::real::Real;
 use crate::adapter::stored::View;
 

@@ -64,7 +64,7 @@ impl<'a> Source<'a> {
             _ => plain_format(meta)?,
         };
         let bytes = self.bytes(at, 0..meta.spec.byte_len() as usize);
-        Ok(Matrix { name: self.full(&weight).into(), rows, cols, bytes, format })
+        Ok(Matrix { name: self.full(&weight).into(), rows, cols, bytes, format }.within_kernel_range())
     }
 
     /// The matrices `[rows, cols]` of a fused tensor `[count, rows, cols]` called `name` itself, without `.weight`.

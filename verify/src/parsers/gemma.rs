@@ -128,8 +128,7 @@ impl<'a> Reader<'a> {
             self.skip(&[' ', ',', '\n', '\t']);
             let Some(colon) = self.rest().find(':') else { return dict };
             let key = space::strip(&self.rest()[..colon]);
-            let key =
-                key.strip_prefix(QUOTE).and_then(|key| key.strip_suffix(QUOTE)).unwrap_or(key).to_owned();
+            let key = unquoted(key).to_owned();
             self.at += colon + 1;
             self.skip(&[' ', '\n', '\t']);
             if self.rest().is_empty() {
@@ -233,6 +232,12 @@ impl<'a> Reader<'a> {
         known.extend(opened.into_iter().map(|opening| (opening, None)));
         known.get(&start).copied().flatten()
     }
+}
+
+/// A key without the quotes around it; one quote alone is both.
+fn unquoted(key: &str) -> &str {
+    let inside = key.strip_prefix(QUOTE).and_then(|key| key.strip_suffix(QUOTE));
+    inside.unwrap_or(if key == QUOTE { "" } else { key })
 }
 
 /// `functiongemma`: values between `<escape>` are JSON or text; a call that is cut still counts.
