@@ -43,8 +43,8 @@ impl Grid {
     fn block(self, cols: usize) -> (usize, usize) {
         match self {
             Grid::Block => (BLOCK, BLOCK),
-            Grid::Channel => (1, cols),
-            Grid::Tensor => (usize::MAX, cols),
+            Grid::Channel => (1, cols.max(1)),
+            Grid::Tensor => (usize::MAX, cols.max(1)),
         }
     }
 }
@@ -459,6 +459,14 @@ mod tests {
             assert_eq!(quantize(rows, Grid::Block, ScaleValues::F32).unwrap_err(), NotFinite);
             assert_eq!(amax(rows).unwrap_err(), NotFinite);
             assert_eq!(rows.first_not_finite(), Some((11, 13)));
+        }
+    }
+
+    #[test]
+    fn matrix_without_columns_gives_nothing() {
+        for grid in [Grid::Block, Grid::Channel, Grid::Tensor] {
+            assert!(quantized(&[], 0, grid).codes.is_empty());
+            assert!(dequantize(&[], &[1.0], grid, (0, 0)).is_empty());
         }
     }
 
