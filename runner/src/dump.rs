@@ -1,4 +1,4 @@
-//! Logits of every position of some prompts and of their greedy continuations, as a safetensors file.
+//! Logits at every position of some prompts, and the greedy continuations, as a safetensors file.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -17,22 +17,15 @@ use crate::sampling::largest;
 /// What one prompt gave.
 #[derive(Debug, Clone)]
 pub struct Dumped {
-    /// The prompt, then the continuation.
-    pub tokens: Vec<u32>,
-    /// How many of them are the prompt.
+    /// Tokens of the prompt.
     pub prompt: usize,
-    /// f32 `[tokens, vocab]`.
+    /// f32 `[prompt, vocab]`.
     pub logits: Vec<f32>,
-}
-
-impl Dumped {
     /// The greedy continuation.
-    pub fn continuation(&self) -> &[u32] {
-        &self.tokens[self.prompt..]
-    }
+    pub continuation: Vec<u32>,
 }
 
-/// Feeds `prompt` and up to `max_new` greedy tokens, the last one too; keeps all logits.
+/// Feeds `prompt` and keeps all its logits; then decodes up to `max_new` greedy tokens.
 ///
 /// # Errors
 /// Exit 3 where the prompt is empty or leaves the context; and the backend's errors.
@@ -43,25 +36,28 @@ pub fn dump<B: Backend>(model: &Model<B>, prompt: &[u32], max_new: usize, stop: 
             .expected(format!("1 to {} (`max_position_embeddings`)", model.context())));
     }
     let mut sequence = model.sequence()?;
-    let mut out = Dumped { tokens: prompt.to_vec(), prompt: prompt.len(), logits: Vec::new() };
     let mut feed = |tokens: &[u32]| -> Result<Vec<f32>> {
         model.forward(&mut [Part { sequence: &mut sequence, tokens, want: Want::All }])
     };
+    let mut out = Dumped { prompt: prompt.len(), logits: Vec::new(), continuation: Vec::new() };
     for piece in prompt.chunks(PIECE) {
         out.logits.extend(feed(piece)?);
     }
-    for _ in 0..max_new {
-        let next = largest(&out.logits[out.logits.len() - model.vocab()..]);
-        out.tokens.push(next);
-        out.logits.extend(feed(&[next])?);
-        if *stop == Stop::Model && model.stop_tokens().contains(&next) {
+    let mut last = out.logits[out.logits.len() - model.vocab()..].to_vec();
+    while out.continuation.len() < max_new {
+        let next = largest(&last);
+        out.continuation.push(next);
+        let stopped = *stop == Stop::Model && model.stop_tokens().contains(&next);
+        if stopped || out.continuation.len() == max_new {
             break;
         }
+        last = feed(&[next])?;
     }
     Ok(out)
 }
 
-/// Dumps every prompt into `path`: `prompt.N.logits` f32 `[tokens, vocab]`, `prompt.N.tokens` and `prompt.N.greedy` i64.
+/// Dumps every prompt into `path`: `prompt.N.logits` f32 `[prompt, vocab]`, and the greedy continuation as
+/// `prompt.N.tokens` i64 (`prompt.N.greedy` is the same under the name that reference dumps use).
 ///
 /// # Errors
 /// As [`dump`]; exit 5 where the file cannot be written.
@@ -92,9 +88,9 @@ fn write(dumped: &[Dumped], vocab: usize, path: &Path) -> std::io::Result<()> {
         header.insert(name, json!({"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}));
     };
     for (n, d) in dumped.iter().enumerate() {
-        entry(format!("prompt.{n}.tokens"), "I64", vec![d.tokens.len()], 8);
-        entry(format!("prompt.{n}.greedy"), "I64", vec![d.continuation().len()], 8);
-        entry(format!("prompt.{n}.logits"), "F32", vec![d.tokens.len(), vocab], 4);
+        entry(format!("prompt.{n}.tokens"), "I64", vec![d.continuation.len()], 8);
+        entry(format!("prompt.{n}.greedy"), "I64", vec![d.continuation.len()], 8);
+        entry(format!("prompt.{n}.logits"), "F32", vec![d.prompt, vocab], 4);
     }
     let mut head = serde_json::Value::Object(header).to_string();
     head.push_str(&" ".repeat(head.len().next_multiple_of(8) - head.len()));
@@ -102,7 +98,7 @@ fn write(dumped: &[Dumped], vocab: usize, path: &Path) -> std::io::Result<()> {
     file.write_all(&(head.len() as u64).to_le_bytes())?;
     file.write_all(head.as_bytes())?;
     for d in dumped {
-        for id in d.tokens.iter().chain(d.continuation()) {
+        for id in d.continuation.iter().chain(&d.continuation) {
             file.write_all(&i64::from(*id).to_le_bytes())?;
         }
         for x in &d.logits {

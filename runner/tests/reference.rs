@@ -59,10 +59,13 @@ fn check(name: &str) {
     let model = Model::open(&case.dir, &Options { threads: Some(2) }).unwrap();
     for (n, prompt) in case.prompts.iter().enumerate() {
         let got = dump(&model, prompt, 16, &Stop::Never).unwrap();
-        assert_eq!(got.continuation(), case.greedy[n], "{name} prompt {n}");
+        assert_eq!(got.continuation, case.greedy[n], "{name} prompt {n}");
         let want = expected(&case.dir, n);
-        assert_close(&got.logits, &want, case.noise, &format!("{name} prompt {n}"));
-        assert_close(&in_pieces(&model, &got.tokens, 1), &want, case.noise, &format!("{name} one by one"));
+        let whole = [&prompt[..], &case.greedy[n]].concat();
+        assert_close(&got.logits, &want[..got.logits.len()], case.noise, &format!("{name} prompt {n}"));
+        let fed = dump(&model, &whole, 0, &Stop::Never).unwrap().logits;
+        assert_close(&fed, &want, case.noise, &format!("{name} prompt {n} and continuation"));
+        assert_close(&in_pieces(&model, &whole, 1), &want, case.noise, &format!("{name} one by one"));
     }
 }
 
