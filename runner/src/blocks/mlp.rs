@@ -180,8 +180,9 @@ fn swiglu<B: Backend>(
 /// `[experts, 2 * inter, hidden]`, gate rows first, and `[experts, hidden, inter]`: read as three matrices each.
 fn fused_experts<B: Backend>(at: &Builder<B>, c: &MoeConfig) -> Result<Vec<SwiGlu<B>>> {
     let both = [c.experts, 2 * c.inter, c.hidden];
-    let gate = at.stacked("experts.gate_up_proj", both, 0..c.inter)?;
-    let up = at.stacked("experts.gate_up_proj", both, c.inter..2 * c.inter)?;
-    let down = at.stacked("experts.down_proj", [c.experts, c.hidden, c.inter], 0..c.hidden)?;
+    let down = [c.experts, c.hidden, c.inter];
+    let gate = at.stacked("experts.gate_up_proj", both, ("gate_proj", 0..c.inter))?;
+    let up = at.stacked("experts.gate_up_proj", both, ("up_proj", c.inter..2 * c.inter))?;
+    let down = at.stacked("experts.down_proj", down, ("down_proj", 0..c.hidden))?;
     Ok(gate.into_iter().zip(up).zip(down).map(|((gate, up), down)| SwiGlu { gate, up, down }).collect())
 }

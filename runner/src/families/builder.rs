@@ -82,7 +82,12 @@ impl<'a, B: Backend> Builder<'a, B> {
     }
 
     /// Linear layers out of a fused tensor, see [`Source::stacked`].
-    pub fn stacked(&self, name: &str, shape: [usize; 3], part: Range<usize>) -> Result<Vec<Linear<B>>> {
+    pub fn stacked(
+        &self,
+        name: &str,
+        shape: [usize; 3],
+        part: (&str, Range<usize>),
+    ) -> Result<Vec<Linear<B>>> {
         self.source.stacked(name, shape, part)?.into_iter().map(|m| self.plain(m)).collect()
     }
 

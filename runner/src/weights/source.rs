@@ -89,11 +89,17 @@ impl<'a> Source<'a> {
         Ok(Matrix { name: self.full(name).into(), rows, cols, bytes, format }.within_kernel_range())
     }
 
-    /// Rows `part` of each matrix of a fused tensor `[count, rows, cols]` called `name` itself, without `.weight`.
+    /// Rows `part` of each matrix of the fused tensor `name` `[count, rows, cols]`, as if it were module
+    /// `experts.N.<module>` of its own.
     ///
     /// # Errors
     /// As [`Self::matrix`].
-    pub fn stacked(&self, name: &str, shape: [usize; 3], part: Range<usize>) -> Result<Vec<Matrix>> {
+    pub fn stacked(
+        &self,
+        name: &str,
+        shape: [usize; 3],
+        (module, part): (&str, Range<usize>),
+    ) -> Result<Vec<Matrix>> {
         let [count, rows, cols] = shape;
         let (at, meta) = self.find(name, "fused experts")?;
         if meta.spec.shape != shape {
@@ -102,7 +108,7 @@ impl<'a> Source<'a> {
         let format = plain_format(meta)?;
         let row = format.row_bytes(cols);
         let matrix = |i: usize| Matrix {
-            name: format!("{}.{i}", self.full(name)).into(),
+            name: self.full(&format!("experts.{i}.{module}")).into(),
             rows: part.len(),
             cols,
             bytes: self.bytes(at, (i * rows + part.start) * row..(i * rows + part.end) * row),
