@@ -1,5 +1,4 @@
-//! Quantized checkpoints run as the numbers they stand for: to the last bit like the same model written out in f32.
-//! (AutoAWQ's layout adds in another order, so there only nearly.)
+//! Quantized checkpoints run as the numbers they stand for: like the same model written out in f32.
 
 #![allow(clippy::unwrap_used)]
 
@@ -184,6 +183,8 @@ fn compressed(strategy: &str) -> Value {
 
 #[test]
 fn every_scheme_runs_as_the_numbers_it_stands_for() {
+    let awq =
+        json!({"quant_method": "awq", "bits": 4, "group_size": 8, "zero_point": true, "version": "gemm"});
     for (scheme, quantization) in [
         (Scheme::Block("weight_scale_inv"), block_fp8()),
         (Scheme::Block("weight_scale"), compressed("block")),
@@ -191,11 +192,19 @@ fn every_scheme_runs_as_the_numbers_it_stands_for() {
         (Scheme::Whole, compressed("tensor")),
         (Scheme::Int4(false), packed(true)),
         (Scheme::Int4(true), packed(false)),
+        (Scheme::Awq, awq),
     ] {
         let quantized = logits(&tensors(scheme, false), Some(quantization.clone())).unwrap();
         let plain = logits(&tensors(scheme, true), None).unwrap();
-        assert!(quantized.iter().all(|x| x.is_finite()));
-        assert_eq!(quantized, plain, "{quantization}");
+        assert_close(&quantized, &plain, &quantization.to_string());
+    }
+}
+
+/// Scales and sums may round elsewhere than in the model written out.
+fn assert_close(got: &[f32], want: &[f32], what: &str) {
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 1e-4 * want.abs().max(1.0), "{what}: {got} {want}");
     }
 }
 
@@ -203,17 +212,6 @@ fn packed(symmetric: bool) -> Value {
     let weights = json!({"num_bits": 4, "type": "int", "strategy": "channel", "symmetric": symmetric});
     let group = json!({"targets": ["Linear"], "format": "pack-quantized", "weights": weights});
     json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": group}})
-}
-
-#[test]
-fn awq_runs_as_the_numbers_it_stands_for() {
-    let config =
-        json!({"quant_method": "awq", "bits": 4, "group_size": 8, "zero_point": true, "version": "gemm"});
-    let awq = logits(&tensors(Scheme::Awq, false), Some(config)).unwrap();
-    let plain = logits(&tensors(Scheme::Awq, true), None).unwrap();
-    for (a, b) in awq.iter().zip(&plain) {
-        assert!((a - b).abs() < 1e-4, "{a} {b}");
-    }
 }
 
 #[test]
@@ -228,7 +226,7 @@ fn faulty_packing_is_named() {
 }
 
 #[test]
-fn scales_too_large_for_the_kernels_still_count() {
+fn large_scales_count_as_well() {
     let huge = |written_out: bool| {
         let mut all = tensors(Scheme::Whole, written_out);
         for (name, _, _, bytes) in &mut all {
@@ -241,7 +239,7 @@ fn scales_too_large_for_the_kernels_still_count() {
         all
     };
     let fp8 = logits(&huge(false), Some(compressed("tensor"))).unwrap();
-    assert_eq!(fp8, logits(&huge(true), None).unwrap());
+    assert_close(&fp8, &logits(&huge(true), None).unwrap(), "times 65536");
 }
 
 #[test]

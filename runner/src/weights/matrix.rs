@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use verify::MappedCheckpoint;
-use verify::codec::{Float, e4m3};
+use verify::codec::Float;
 
 /// Bytes of a tensor: part of a mapped file, or made in memory (calibration, tests). Cheap to clone.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ impl Format {
 pub struct Scales {
     /// Row-major `[ceil(rows / block[0]), ceil(cols / block[1])]`.
     pub values: Arc<[f32]>,
-    /// Rows and columns of a block.
+    /// Rows (a multiple of 16, where there is more than one block in a row) and columns of a block.
     pub block: [usize; 2],
     /// Blocks beside each other.
     pub across: usize,
@@ -157,22 +157,4 @@ pub struct Matrix {
     pub bytes: Bytes,
     /// How they stand there.
     pub format: Format,
-}
-
-impl Matrix {
-    /// The same numbers where kernels can work with them: a scale of 128 and more, which no sane model has, would
-    /// overflow when the kernels fold e4m3's exponent bias into it, so such a matrix is written out in f32.
-    pub(super) fn within_kernel_range(self) -> Self {
-        let Format::E4m3(scales) = &self.format else { return self };
-        if scales.values.iter().all(|s| *s < 128.0) {
-            return self;
-        }
-        let codes = self.bytes.as_slice().chunks_exact(self.cols).enumerate();
-        let numbers = codes.flat_map(|(row, codes)| {
-            let blocks = codes.chunks(scales.block[1]).zip(scales.of_row(row));
-            blocks.flat_map(|(codes, scale)| codes.iter().map(move |c| e4m3::decode(*c) * scale))
-        });
-        let bytes = Bytes::owned(numbers.flat_map(f32::to_le_bytes).collect());
-        Matrix { bytes, format: Format::F32, ..self }
-    }
 }

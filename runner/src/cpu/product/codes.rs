@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::cpu::isa::{E4M3_SCALE, Kernel, LANES, Lanes};
+use crate::cpu::isa::{Kernel, LANES, Lanes};
 use crate::weights::{Format, Matrix};
 
 /// Sixteen weights as they lie in the file.
@@ -29,7 +29,6 @@ pub struct Block<L> {
 /// Chunks of a row under one scale: all of it where there are no scales.
 pub fn chunks_of_a_block(w: &Matrix) -> usize {
     let columns = match &w.format {
-        Format::E4m3(scales) => scales.block[1],
         Format::Int4(int4) => int4.group,
         _ => w.cols,
     };
@@ -76,10 +75,8 @@ macro_rules! codes {
 codes!(Single, 64, chunk, block => L::from_f32(chunk), |f, row, block| [0.0, 1.0]);
 codes!(Half, 32, chunk, block => L::from_f16(chunk), |f, row, block| [0.0, 1.0]);
 codes!(Brain, 32, chunk, block => L::from_bf16(chunk), |f, row, block| [0.0, 1.0]);
-codes!(Eight, 16, chunk, block => L::from_e4m3(chunk).mul(block.scale), |f, row, block| match f {
-    Format::E4m3(scales) => [0.0, scales.of_row(row)[block] * E4M3_SCALE],
-    _ => [0.0, 1.0],
-});
+// Scales of e4m3 are not in the weights but in the tokens and in the sums: see `eight`.
+codes!(Eight, 16, chunk, block => L::from_e4m3(chunk), |f, row, block| [0.0, 1.0]);
 codes!(Four, 8, chunk, block => L::from_u4(chunk).sub(block.zero).mul(block.scale), |f, row, block| match f {
     Format::Int4(int4) => int4.factors(row, block),
     _ => [0.0, 1.0],
@@ -95,7 +92,7 @@ impl Chunk {
     pub const ZERO: Chunk = Chunk([0.0; LANES]);
 }
 
-/// Some rows as f32, each filled up with zeros to whole chunks, `beside` of them interleaved chunk by chunk:
+/// Some rows as f32 (e4m3 as its lanes read it), each filled up with zeros to whole chunks, `beside` of them interleaved chunk by chunk:
 /// `to[group, chunk, row of the group]`.
 pub struct Unpack<'a> {
     /// The matrix.
@@ -132,7 +129,7 @@ impl Unpack<'_> {
         let bytes = w.bytes.as_slice();
         let (len, n) = (w.format.row_bytes(w.cols), w.cols.div_ceil(LANES));
         let step = chunks_of_a_block(w);
-        for (r, row) in rows.clone().enumerate() {
+        for (r, row) in rows.enumerate() {
             let to = &mut to[r / beside * n * beside + r % beside..];
             let (codes, left) = C::chunks(&bytes[row * len..][..len]);
             for (number, codes) in codes.chunks(step).enumerate() {
@@ -146,27 +143,5 @@ impl Unpack<'_> {
                 C::read::<L>(&C::tail(left), block).store(&mut to[codes.len() * beside].0);
             }
         }
-        // The lanes read the NaN as 480. One look at all rows, for there is none in a sound file.
-        if has_nan(w, &bytes[rows.start * len..rows.end * len]) {
-            for (r, row) in rows.enumerate() {
-                if has_nan(w, &bytes[row * len..][..len]) {
-                    to[r / beside * n * beside + r % beside].0 = [f32::NAN; LANES];
-                }
-            }
-        }
     }
-}
-
-/// True where the codes are e4m3 and one of them is the NaN.
-#[inline(always)]
-pub fn has_nan(w: &Matrix, codes: &[u8]) -> bool {
-    if !matches!(w.format, Format::E4m3(_)) {
-        return false;
-    }
-    // No early exit, so that it runs over whole registers.
-    let mut found = 0;
-    for code in codes {
-        found |= u8::from(code & 0x7f == 0x7f);
-    }
-    found != 0
 }

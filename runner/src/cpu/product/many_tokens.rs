@@ -6,9 +6,10 @@
 use std::cell::RefCell;
 
 use super::codes::{Chunk, Unpack};
+use super::eight::{scale_sums, scale_tokens};
 use crate::cpu::Array;
 use crate::cpu::isa::{Isa, Kernel, LANES, Lanes};
-use crate::weights::Matrix;
+use crate::weights::{Format, Matrix};
 
 /// Rows unpacked together; also the unit of work of a thread.
 pub const PANEL: usize = 16;
@@ -64,7 +65,8 @@ impl Kernel for IsWide {
 }
 
 thread_local! {
-    static PANEL_SPACE: RefCell<Vec<Chunk>> = const { RefCell::new(Vec::new()) };
+    /// The panel, and behind it a strip of tokens times FP8's scales.
+    static SPACE: RefCell<Vec<Chunk>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Rows times several tokens.
@@ -83,19 +85,22 @@ impl ManyTokens<'_> {
     /// Computes the products.
     pub fn run(self, isa: Isa) {
         let n = self.w.cols.div_ceil(LANES);
-        PANEL_SPACE.with_borrow_mut(|space| {
-            if space.len() < PANEL * n {
-                space.resize(PANEL * n, Chunk::ZERO);
+        SPACE.with_borrow_mut(|space| {
+            let len = (PANEL + WIDE[1]) * n;
+            if space.len() < len {
+                space.resize(len, Chunk::ZERO);
             }
             // Rows beyond the task's hold old numbers; their products are never written.
-            isa.run(InPanel { job: self, space: &mut space[..PANEL * n] });
+            let (panel, strip) = space[..len].split_at_mut(PANEL * n);
+            isa.run(InPanel { job: self, panel, strip });
         });
     }
 }
 
 struct InPanel<'a> {
     job: ManyTokens<'a>,
-    space: &'a mut [Chunk],
+    panel: &'a mut [Chunk],
+    strip: &'a mut [Chunk],
 }
 
 impl Kernel for InPanel<'_> {
@@ -106,23 +111,33 @@ impl Kernel for InPanel<'_> {
         let ManyTokens { w, x, first, out } = self.job;
         let rows = out.len() / x.tokens;
         let beside = if L::WIDE { WIDE[0] } else { NARROW[0] };
-        Unpack { w, rows: first..first + rows, beside, to: &mut *self.space }.run::<L>();
+        Unpack { w, rows: first..first + rows, beside, to: &mut *self.panel }.run::<L>();
+        let n = self.panel.len() / PANEL;
         let mut at = 0;
         for taken in &x.strips {
-            let n = self.space.len() / PANEL;
-            let strip = Strip { x: &x.chunks[at * n..][..taken * n], first: at, tokens: x.tokens };
+            let mut tokens = &x.chunks[at * n..][..taken * n];
+            if let Format::E4m3(scales) = &w.format {
+                // A panel lies within one row of blocks.
+                scale_tokens::<L>(scales, first, tokens, *taken, self.strip);
+                tokens = &self.strip[..taken * n];
+            }
+            let strip = Strip { x: tokens, first: at, tokens: x.tokens };
             match (L::WIDE, taken) {
-                (true, 6) => strip.times::<L, 4, 6>(self.space, out),
-                (true, 5) => strip.times::<L, 4, 5>(self.space, out),
-                (true, 4) => strip.times::<L, 4, 4>(self.space, out),
-                (true, 3) => strip.times::<L, 4, 3>(self.space, out),
-                (true, 2) => strip.times::<L, 4, 2>(self.space, out),
-                (true, _) => strip.times::<L, 4, 1>(self.space, out),
-                (false, 3) => strip.times::<L, 2, 3>(self.space, out),
-                (false, 2) => strip.times::<L, 2, 2>(self.space, out),
-                (false, _) => strip.times::<L, 2, 1>(self.space, out),
+                (true, 6) => strip.times::<L, 4, 6>(self.panel, out),
+                (true, 5) => strip.times::<L, 4, 5>(self.panel, out),
+                (true, 4) => strip.times::<L, 4, 4>(self.panel, out),
+                (true, 3) => strip.times::<L, 4, 3>(self.panel, out),
+                (true, 2) => strip.times::<L, 4, 2>(self.panel, out),
+                (true, _) => strip.times::<L, 4, 1>(self.panel, out),
+                (false, 3) => strip.times::<L, 2, 3>(self.panel, out),
+                (false, 2) => strip.times::<L, 2, 2>(self.panel, out),
+                (false, _) => strip.times::<L, 2, 1>(self.panel, out),
             }
             at += taken;
+        }
+        if let Format::E4m3(scales) = &w.format {
+            let codes = &w.bytes.as_slice()[first * w.cols..(first + rows) * w.cols];
+            scale_sums(scales, first, codes, out, x.tokens);
         }
     }
 }

@@ -10,6 +10,7 @@
 
 mod codes;
 mod columns;
+mod eight;
 mod many_tokens;
 mod one_token;
 
@@ -70,7 +71,14 @@ pub fn rows_of(isa: Isa, table: &Matrix, tokens: &[u32]) -> Array {
     let mut out = Vec::with_capacity(tokens.len() * table.cols);
     for token in tokens {
         isa.run(Unpack { w: table, rows: *token as usize..*token as usize + 1, beside: 1, to: &mut row });
-        out.extend(row.iter().flat_map(|c| c.0).take(table.cols));
+        let numbers = row.iter().flat_map(|c| c.0).take(table.cols);
+        match &table.format {
+            Format::E4m3(scales) => {
+                let scale = |c: usize| scales.of_row(*token as usize)[c / scales.block[1]];
+                out.extend(numbers.enumerate().map(|(c, x)| x * 2f32.powi(120) * scale(c)));
+            }
+            _ => out.extend(numbers),
+        }
     }
     Array::new(tokens.len(), table.cols, out)
 }
@@ -147,10 +155,10 @@ mod tests {
             0 => (each(&|x| x.to_le_bytes().to_vec()), Format::F32),
             1 => (each(&|x| f16::from_f32(x).to_le_bytes().to_vec()), Format::F16),
             2 => (each(&|x| bf16::from_f32(x).to_le_bytes().to_vec()), Format::Bf16),
-            3 => (eight(), scales([4, 32])),
+            3 => (eight(), scales([16, 32])),
             4 => (eight(), scales([1, cols])),
             5 => (eight(), scales([rows, cols])),
-            6 => (eight(), scales([8, 128])),
+            6 => (eight(), scales([16, 128])),
             7 => (four(), int4(cols, false)),
             8 => (four(), int4(32, true)),
             _ => {

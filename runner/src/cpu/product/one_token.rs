@@ -1,9 +1,10 @@
 //! Decoding: one token, the weights read straight from the file.
 
-use super::codes::{Block, Brain, Chunk, Codes, Eight, Four, Half, Single, chunks_of_a_block, has_nan};
+use super::codes::{Block, Brain, Chunk, Codes, Eight, Four, Half, Single, chunks_of_a_block};
+use super::eight::{scale_sums, scale_tokens};
 use super::many_tokens::Packed;
 use crate::cpu::isa::{Kernel, Lanes};
-use crate::weights::{Format, Matrix};
+use crate::weights::{Format, Matrix, Scales};
 
 /// Rows times one token.
 pub struct OneToken<'a> {
@@ -28,7 +29,7 @@ impl Kernel for OneToken<'_> {
             Format::F32 => straight::<L, Single>(w, first, x, out),
             Format::F16 => straight::<L, Half>(w, first, x, out),
             Format::Bf16 => straight::<L, Brain>(w, first, x, out),
-            Format::E4m3(_) => straight::<L, Eight>(w, first, x, out),
+            Format::E4m3(scales) => fp8::<L>(w, scales, first, x, out),
             Format::Int4(_) => straight::<L, Four>(w, first, x, out),
             // Has no rows: see `columns`.
             Format::Awq(_) => {}
@@ -67,12 +68,20 @@ fn straight<L: Lanes, C: Codes>(w: &Matrix, first: usize, x: &[Chunk], out: &mut
         }
         *out = sums.sum();
     }
-    // The lanes read the NaN as 480. One look at all rows, for there is none in a sound file.
-    if has_nan(w, &bytes[..out.len() * len]) {
-        for (out, bytes) in out.iter_mut().zip(bytes.chunks_exact(len)) {
-            *out = if has_nan(w, bytes) { f32::NAN } else { *out };
-        }
+}
+
+#[inline(always)]
+fn fp8<L: Lanes>(w: &Matrix, scales: &Scales, first: usize, x: &[Chunk], out: &mut [f32]) {
+    let mut scaled = vec![Chunk::ZERO; x.len()];
+    let end = first + out.len();
+    let mut row = first;
+    while row < end {
+        let until = scales.alike(row, end);
+        scale_tokens::<L>(scales, row, x, 1, &mut scaled);
+        straight::<L, Eight>(w, row, &scaled, &mut out[row - first..until - first]);
+        row = until;
     }
+    scale_sums(scales, first, &w.bytes.as_slice()[first * w.cols..end * w.cols], out, 1);
 }
 
 /// The two chains of one sum: even chunks of sixteen, odd chunks of sixteen.

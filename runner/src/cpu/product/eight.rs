@@ -1,0 +1,79 @@
+//! FP8 e4m3: where its scales go.
+//!
+//! Multiplying every weight by its scale would cost a third of the time. A scale that holds for a whole row multiplies
+//! the sum instead; scales of blocks multiply the tokens, once for all rows of a block. The lanes read codes divided by
+//! 2^120: half of that is given back to the tokens, half to the sums, so that nothing in between leaves f32's range.
+
+use super::codes::Chunk;
+use crate::cpu::isa::{LANES, Lanes};
+use crate::weights::Scales;
+
+/// 2^60.
+const HALF: f32 = f32::from_bits((127 + 60) << 23);
+
+impl Scales {
+    /// Rows from `row` on, up to `end`, whose tokens are multiplied alike: up to here.
+    pub(super) fn alike(&self, row: usize, end: usize) -> usize {
+        match self.across {
+            1 => end,
+            _ => end.min((row / self.block[0] + 1) * self.block[0]),
+        }
+    }
+
+    /// The factor of the sum of row `row`.
+    #[inline(always)]
+    fn of_sum(&self, row: usize) -> f32 {
+        if self.across == 1 { self.of_row(row)[0] * HALF } else { HALF }
+    }
+}
+
+/// `to = x * scale` for the rows alike to `row`; both `[chunk, tokens beside each other]`.
+#[inline(always)]
+pub fn scale_tokens<L: Lanes>(scales: &Scales, row: usize, x: &[Chunk], beside: usize, to: &mut [Chunk]) {
+    if scales.across == 1 {
+        multiply::<L>(x, HALF, to);
+        return;
+    }
+    let step = scales.block[1] / LANES * beside;
+    for ((x, to), scale) in x.chunks(step).zip(to.chunks_mut(step)).zip(scales.of_row(row)) {
+        multiply::<L>(x, scale * HALF, to);
+    }
+}
+
+#[inline(always)]
+fn multiply<L: Lanes>(x: &[Chunk], factor: f32, to: &mut [Chunk]) {
+    let factor = L::splat(factor);
+    for (x, to) in x.iter().zip(to) {
+        L::load(&x.0).mul(factor).store(&mut to.0);
+    }
+}
+
+/// Gives the sums of the rows from `first` their scale; `out` `[rows, tokens]`, `codes` those rows'.
+#[inline(always)]
+pub fn scale_sums(scales: &Scales, first: usize, codes: &[u8], out: &mut [f32], tokens: usize) {
+    for (r, out) in out.chunks_exact_mut(tokens).enumerate() {
+        let factor = scales.of_sum(first + r);
+        for out in out {
+            *out *= factor;
+        }
+    }
+    // The lanes read the NaN as 480. One look at all rows, for there is none in a sound file.
+    if has_nan(codes) {
+        let len = codes.len() / (out.len() / tokens);
+        for (out, codes) in out.chunks_exact_mut(tokens).zip(codes.chunks_exact(len)) {
+            if has_nan(codes) {
+                out.fill(f32::NAN);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn has_nan(codes: &[u8]) -> bool {
+    // No early exit, so that it runs over whole registers.
+    let mut found = 0;
+    for code in codes {
+        found |= u8::from(code & 0x7f == 0x7f);
+    }
+    found != 0
+}
