@@ -73,7 +73,7 @@ impl Format {
 pub struct Scales {
     /// Row-major `[ceil(rows / block[0]), ceil(cols / block[1])]`.
     pub values: Arc<[f32]>,
-    /// Rows (a multiple of 16, where there is more than one block in a row) and columns of a block.
+    /// Rows (a multiple of 32, where there is more than one block in a row) and columns of a block.
     pub block: [usize; 2],
     /// Blocks beside each other.
     pub across: usize,

@@ -12,7 +12,7 @@ use crate::cpu::isa::{Isa, Kernel, LANES, Lanes};
 use crate::weights::{Format, Matrix};
 
 /// Rows unpacked together; also the unit of work of a thread.
-pub const PANEL: usize = 16;
+pub const PANEL: usize = 32;
 
 /// Tokens as the kernels read them: filled up with zeros to whole chunks, in strips of a few tokens each, a strip
 /// chunk by chunk. One token is a strip of its own, hence a plain row.
