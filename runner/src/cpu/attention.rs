@@ -56,6 +56,9 @@ const TOKENS: usize = 4;
 /// Positions whose values stay in the first cache meanwhile.
 const TILE: usize = 64;
 
+/// Work (positions times entries) below which waking other threads takes longer.
+const WORTH_SHARING: usize = 1 << 16;
+
 /// Appends `k` and `v`, then `softmax(q . k / sqrt(dim)) v` over all positions up to each token's own.
 pub fn attend(isa: Isa, [q, k, v]: [Array; 3], heads: Heads, spans: &[Span], caches: Vec<&mut Kv>) -> Array {
     let mut tasks = Vec::new();
@@ -72,10 +75,12 @@ pub fn attend(isa: Isa, [q, k, v]: [Array; 3], heads: Heads, spans: &[Span], cac
         }
         row += span.len;
     }
-    let results: Vec<Vec<f32>> = tasks
-        .par_iter()
-        .map(|task| SCORES.with_borrow_mut(|scores| isa.run(Attend { task, scores })))
-        .collect();
+    let run = |task: &Task| SCORES.with_borrow_mut(|scores| isa.run(Attend { task, scores }));
+    let positions: usize = tasks.iter().map(|t| t.tokens * t.position).sum();
+    let results: Vec<Vec<f32>> = match positions * heads.dim < WORTH_SHARING {
+        true => tasks.iter().map(run).collect(),
+        false => tasks.par_iter().map(run).collect(),
+    };
     let mut out = Array::zeros(q.rows(), heads.queries * heads.dim);
     let width = heads.queries / heads.pairs * heads.dim;
     for (task, result) in tasks.iter().zip(results) {

@@ -14,6 +14,8 @@ mod eight;
 mod many_tokens;
 mod one_token;
 
+use std::ops::RangeInclusive;
+
 use rayon::prelude::*;
 
 use super::Array;
@@ -33,8 +35,9 @@ pub struct Job<'a> {
     pub w: &'a Matrix,
 }
 
-/// Bytes of weights a thread takes at a time when there is one token.
-const STRETCH: usize = 64 << 10;
+/// Bytes of weights a thread takes at a time when there is one token: enough to stream, not so much that the others
+/// wait for it at the end.
+const STRETCH: RangeInclusive<usize> = 16 << 10..=256 << 10;
 
 /// All products, in one parallel sweep: `[tokens, out]` each.
 pub fn products(isa: Isa, jobs: &[Job]) -> Vec<Array> {
@@ -47,11 +50,13 @@ pub fn products(isa: Isa, jobs: &[Job]) -> Vec<Array> {
     }
     // Transposed, [out, tokens], so that each thread writes a stretch of its own.
     let mut outs: Vec<Vec<f32>> = jobs.iter().map(|job| vec![0.0; job.w.rows * job.x.rows()]).collect();
+    let bytes: usize = jobs.iter().map(|job| job.w.rows * job.w.format.row_bytes(job.w.cols)).sum();
+    let stretch = (bytes / (8 * rayon::current_num_threads())).clamp(*STRETCH.start(), *STRETCH.end());
     let mut tasks = Vec::new();
     let mut input = 0;
     for (job, out) in jobs.iter().zip(&mut outs) {
         input += usize::from(!std::ptr::eq(packed[input].0, job.x));
-        let rows = rows_of_a_task(job);
+        let rows = rows_of_a_task(job, stretch);
         for (i, out) in out.chunks_mut((rows * job.x.rows()).max(1)).enumerate() {
             tasks.push(Task { job: *job, x: &packed[input].1, first: i * rows, out });
         }
@@ -93,10 +98,10 @@ struct Task<'a> {
     out: &'a mut [f32],
 }
 
-fn rows_of_a_task(job: &Job) -> usize {
+fn rows_of_a_task(job: &Job, stretch: usize) -> usize {
     match (&job.w.format, job.x.rows()) {
         (Format::Awq(_), _) => columns::OUTPUTS,
-        (format, 0 | 1) => (STRETCH / format.row_bytes(job.w.cols)).max(1),
+        (format, 0 | 1) => (stretch / format.row_bytes(job.w.cols)).max(1),
         _ => PANEL,
     }
 }
