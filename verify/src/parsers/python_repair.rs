@@ -8,8 +8,8 @@ use super::python::space;
 
 /// Ends the name of a parameter that is a keyword, until it has been read.
 const MARK: &str = "_pyreservedkw_";
-/// Closing quotes that are tried for one string; each try reads the text again.
-const MAX_CLOSERS: usize = 32;
+/// Characters that are read to find the closing quote of one string; each quote that is tried means all of the source.
+const MAX_TRIES: usize = 2_000_000;
 
 /// The elements of the list after the first repair that helps.
 pub fn list_statement(source: &str) -> Option<Vec<Expr>> {
@@ -128,8 +128,8 @@ fn requoted(source: &str) -> Option<String> {
             at = first + 1;
             continue;
         }
-        let candidates: Vec<usize> = quotes.filter(|at| closes[*at]).take(MAX_CLOSERS + 1).collect();
-        if candidates.len() > MAX_CLOSERS {
+        let candidates: Vec<usize> = quotes.filter(|at| closes[*at]).collect();
+        if candidates.len().saturating_mul(chars.len()) > MAX_TRIES {
             return None;
         }
         let mut winners = candidates.into_iter().filter_map(|close| {
