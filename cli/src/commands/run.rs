@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use merge::MergeLora;
 use verify::rewrite::Rewrite;
-use verify::suite::Form;
 use verify::template::{ChatTemplate, EmbedTemplate};
 use verify::{Error, Result, parsers};
 
@@ -45,7 +44,7 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
 }
 
 fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a>> {
-    v.report.iter().try_for_each(|r| Form::of(r).map(|_| ()))?;
+    verification::check_reports(&v.report, out)?;
     Ok(verification::Job {
         model: out,
         parser: parsers::find(&v.parser)?,
