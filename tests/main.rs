@@ -1,1 +1,14 @@
-//! End-to-end tests.
+//! End-to-end tests: the built binary, real folders, exit codes and bytes.
+
+mod support;
+
+mod checksum;
+mod generate;
+mod help;
+mod hybrid;
+mod hostile;
+mod interrupted;
+mod main_job;
+mod parse;
+mod steps;
+mod template;

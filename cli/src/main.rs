@@ -1,2 +1,23 @@
-//! The `prep` binary.
-fn main() {}
+//! The `prep` binary: arguments in, exit code out. What it does lies in the crates below.
+
+mod args;
+mod commands;
+mod console;
+mod output;
+mod recipe;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let args = match args::Args::try_parse() {
+        Ok(args) => args,
+        Err(e) => return output::usage(&e),
+    };
+    let output = output::Output::new(&args.global);
+    match commands::run(&args, &output) {
+        Ok(code) => ExitCode::from(output.done(code)),
+        Err(e) => ExitCode::from(output.failed(&e)),
+    }
+}

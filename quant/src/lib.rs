@@ -1,1 +1,15 @@
-//! Work in progress.
+//! Checkpoints quantized while they are rewritten.
+//!
+//! ```text
+//!   ModelView ──▶ Architecture ──▶ Selection (which modules, why) ──▶ Stage (units, config) ──▶ engine
+//!                                  ▲ --ignore, fused units,           codes and scales side by side,
+//!                                  │ dimensions of the scheme         in the source's shards
+//! ```
+
+pub mod fp8;
+mod pattern;
+mod select;
+mod shards;
+
+pub use fp8::{Activations, Fp8, Scheme, Tails};
+pub use pattern::Pattern;

@@ -127,6 +127,12 @@ impl Error {
         &self.0.what
     }
 
+    /// The same error with a place before its first line, such as a file and a line number.
+    pub fn at(mut self, place: impl std::fmt::Display) -> Self {
+        self.0.what = format!("{place}: {}", self.0.what);
+        self
+    }
+
     /// What to do, if anything is known.
     pub fn advice(&self) -> Option<&str> {
         self.0.hint.as_deref()

@@ -41,14 +41,18 @@ impl MappedCheckpoint {
         &self.index
     }
 
+    /// The bytes of tensor number `position` of [`Self::index`], of no particular alignment.
+    pub fn bytes_at(&self, position: usize) -> &[u8] {
+        let (begin, end) = self.ranges[position];
+        &self.maps[self.index.tensors()[position].shard][begin..end]
+    }
+
     /// The tensor's description and bytes.
     ///
     /// # Errors
     /// Exit 3 where it does not exist.
     pub fn tensor(&self, name: &str) -> Result<(&TensorMeta, &[u8])> {
         let at = self.index.position(name).ok_or_else(|| no_tensor(name))?;
-        let meta = &self.index.tensors()[at];
-        let (begin, end) = self.ranges[at];
-        Ok((meta, &self.maps[meta.shard][begin..end]))
+        Ok((&self.index.tensors()[at], self.bytes_at(at)))
     }
 }

@@ -1,1 +1,12 @@
-//! Quantized storage: bytes to numbers and back.
+//! Bytes to numbers and back: plain floats, and the formats that quantized checkpoints store.
+
+pub mod dequantize;
+pub mod e4m3;
+pub mod float;
+pub mod fp8;
+pub mod fp8_config;
+mod simd;
+
+pub use dequantize::Dequantize;
+pub use float::Float;
+pub use fp8_config::Fp8Config;

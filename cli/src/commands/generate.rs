@@ -1,0 +1,103 @@
+//! `prep generate`: text, conversations or token ids in; text or logits out.
+
+use std::path::Path;
+
+use runner::engine::{Completion, Request, Stop};
+use runner::{Engine, Options, Sampling, dump};
+use serde_json::json;
+use verify::checkpoint::json as files;
+use verify::generate::Finish;
+use verify::template::Renderer;
+use verify::{Error, Result, Shown};
+
+use super::template::conversation;
+use crate::args::{Generate, Global};
+use crate::console::Console;
+use crate::output::Output;
+
+pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
+    let console = Console::new(global.quiet, global.verbose);
+    let options = Options { threads: Some(global.threads()) };
+    let stop = || if args.ignore_eos { Stop::Never } else { Stop::Model };
+    if let (Some(path), Some(tokens)) = (&args.logits, &args.input.tokens) {
+        let model = runner::Model::open(&args.model, &options)?;
+        let prompts = read_tokens(tokens, model.vocab())?;
+        let done = dump::dump_to_file(&model, &prompts, (args.max_new, stop()), path, &console)?;
+        console.clear();
+        let ids: Vec<_> = done.iter().map(|d| &d.continuation).collect();
+        output.text(&format!("logits of {} prompts written to {}", done.len(), Shown::path(path)));
+        output.result(0, json!({"tokens": ids}));
+        return Ok(0);
+    }
+    let sampling = Sampling {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        repetition_penalty: args.repetition_penalty,
+        seed: args.seed,
+    };
+    let engine = Engine::open(&args.model, &options)?.with_sampling(sampling)?;
+    let request = |tokens| Request { tokens, max_new: args.max_new, stop: stop() };
+    let requests: Vec<Request> = prompts(args, &engine)?.into_iter().map(request).collect();
+    let completions = engine.complete(&requests, &console)?;
+    console.clear();
+    print(&engine, &requests, &completions, output)?;
+    Ok(0)
+}
+
+/// The prompts in token ids.
+fn prompts(args: &Generate, engine: &Engine) -> Result<Vec<Vec<u32>>> {
+    if let Some(path) = &args.input.tokens {
+        return read_tokens(path, engine.model().vocab());
+    }
+    let text = match (&args.input.messages, &args.input.prompt) {
+        (Some(messages), _) => {
+            let renderer = Renderer::open(&args.model)?;
+            let request = conversation(messages, args.tools.as_deref(), args.kwargs.as_deref())?;
+            renderer.render(&request).map_err(|f| f.into_error(renderer.template()))?
+        }
+        (None, prompt) => prompt.clone().unwrap_or_default(),
+    };
+    Ok(vec![engine.tokenizer().encode(&text)?])
+}
+
+fn read_tokens(path: &Path, vocab: usize) -> Result<Vec<Vec<u32>>> {
+    let wrong = |found: String| {
+        Error::input(format!("{} holds no token ids", Shown::path(path)))
+            .found(found)
+            .expected(format!("a JSON list of lists of ids below {vocab}"))
+    };
+    let value = files::read(path)?;
+    let prompts: Vec<Vec<u32>> = serde_json::from_value(value).map_err(|e| wrong(e.to_string()))?;
+    match prompts.iter().flatten().find(|id| **id as usize >= vocab) {
+        Some(id) => Err(wrong(id.to_string())),
+        None => Ok(prompts),
+    }
+}
+
+fn print(engine: &Engine, requests: &[Request], completions: &[Completion], output: &Output) -> Result<()> {
+    let mut answers = Vec::new();
+    for (r, c) in requests.iter().zip(completions) {
+        let written = match c.finish {
+            Finish::Stop => &c.tokens[..c.tokens.len() - 1],
+            Finish::Length => &c.tokens[..],
+        };
+        let text = engine.tokenizer().decode(written)?;
+        output.text(&text);
+        answers.push(json!({
+            "text": text,
+            "tokens": c.tokens,
+            "prompt_tokens": r.tokens.len(),
+            "finish": c.finish,
+            "first_token_secs": c.first_token.as_secs_f64(),
+            "secs": c.latency.as_secs_f64(),
+        }));
+    }
+    if let [c] = completions {
+        let secs = c.latency.as_secs_f64().max(1e-9);
+        output.remark(&format!("{} tokens, {:.0} tokens/s", c.tokens.len(), c.tokens.len() as f64 / secs));
+    }
+    output.result(0, json!({"answers": answers}));
+    Ok(())
+}

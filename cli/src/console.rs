@@ -1,0 +1,166 @@
+//! Progress on a terminal as one bar, elsewhere as plain lines; and the user's wish to stop.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use verify::progress::Progress;
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// First Ctrl-C: stop after the current chunk. Second: stop at once. Either is as safe as a kill.
+pub fn watch_interrupts() {
+    let handler = || {
+        if STOP.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+        let _ = writeln!(std::io::stderr(), "stopping (once more to stop at once) ...");
+    };
+    // A second handler is refused; the first one serves as well.
+    let _ = ctrlc::set_handler(handler);
+}
+
+/// Progress of one command on stderr.
+pub struct Console {
+    quiet: bool,
+    verbose: bool,
+    bar: Option<ProgressBar>,
+    plain: Mutex<Plain>,
+    done: AtomicU64,
+}
+
+struct Plain {
+    what: String,
+    total: u64,
+    began: Instant,
+    told: Instant,
+}
+
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+impl Console {
+    /// Draws a bar if stderr is a terminal; says nothing if `quiet`.
+    pub fn new(quiet: bool, verbose: bool) -> Self {
+        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
+            let style = "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} ETA {eta}";
+            bar.set_style(
+                ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
+            bar
+        });
+        let now = Instant::now();
+        let plain = Mutex::new(Plain { what: String::new(), total: 0, began: now, told: now });
+        Console { quiet, verbose, bar, plain, done: AtomicU64::new(0) }
+    }
+
+    /// Removes the bar.
+    pub fn clear(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| self.write(text)),
+            None => self.write(text),
+        }
+    }
+
+    fn write(&self, text: &str) {
+        // Nobody reads stderr: nothing to be done about it.
+        let _ = writeln!(std::io::stderr(), "{text}");
+    }
+}
+
+impl Progress for Console {
+    fn begin(&self, what: &str, total: u64) {
+        self.done.store(0, Ordering::Relaxed);
+        if let Some(bar) = &self.bar {
+            bar.reset();
+            bar.set_length(total);
+            bar.set_message(what.to_string());
+        }
+        let mut plain = self.plain.lock().unwrap_or_else(|p| p.into_inner());
+        let now = Instant::now();
+        *plain = Plain { what: what.to_string(), total, began: now, told: now };
+    }
+
+    fn advance(&self, n: u64) {
+        let done = self.done.fetch_add(n, Ordering::Relaxed) + n;
+        if let Some(bar) = &self.bar {
+            bar.set_position(done);
+            return;
+        }
+        if self.quiet {
+            return;
+        }
+        let mut plain = self.plain.lock().unwrap_or_else(|p| p.into_inner());
+        if plain.told.elapsed() < TELL_EVERY {
+            return;
+        }
+        plain.told = Instant::now();
+        let rate = done as f64 / plain.began.elapsed().as_secs_f64().max(1e-9);
+        let left = plain.total.saturating_sub(done) as f64 / rate.max(1.0);
+        let text = format!(
+            "{}: {} of {} ({}/s, {} left)",
+            plain.what,
+            size(done),
+            size(plain.total),
+            size(rate as u64),
+            seconds(left)
+        );
+        drop(plain);
+        self.line(&text);
+    }
+
+    fn note(&self, line: &str) {
+        if self.verbose && !self.quiet {
+            self.line(line);
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        STOP.load(Ordering::SeqCst)
+    }
+}
+
+/// Bytes for people: `7.15 MiB`.
+pub fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.2} {}", units[unit]),
+    }
+}
+
+/// Seconds for people: `3 s`, `4 min 10 s`.
+pub fn seconds(s: f64) -> String {
+    match s {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 60.0 => format!("{s:.0} s"),
+        s if s < 3600.0 => format!("{:.0} min {:.0} s", (s / 60.0).floor(), s % 60.0),
+        s => format!("{:.0} h {:.0} min", (s / 3600.0).floor(), (s % 3600.0) / 60.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(size(999), "999 B");
+        assert_eq!(size(7_500_000), "7.15 MiB");
+        assert_eq!(seconds(250.0), "4 min 10 s");
+    }
+}

@@ -1,0 +1,196 @@
+//! Recipes: the whole job in one file. Paths are relative to the recipe, so it runs from any folder.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use verify::checkpoint::json;
+use verify::{Error, Result, Shown};
+
+/// A parsed recipe.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Folder of the base model.
+    pub base: PathBuf,
+    /// Folder of the result; `--out` wins.
+    pub out: Option<PathBuf>,
+    /// Adapters to merge, in order.
+    #[serde(default)]
+    pub adapter: Vec<Adapter>,
+    /// How to quantize, if at all.
+    pub quantize: Option<Quantize>,
+    /// Which chat template to embed in both places that servers read.
+    #[serde(default)]
+    pub template: Template,
+    /// How to verify the result, if at all.
+    pub verify: Option<Verify>,
+}
+
+/// One adapter.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adapter {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its weight in the sum.
+    #[serde(default = "one")]
+    pub weight: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// How to quantize.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quantize {
+    /// `fp8`.
+    pub format: Format,
+    /// How scales are shared out.
+    #[serde(default = "block")]
+    pub scheme: crate::args::Scheme,
+    /// Modules that stay in 16 bit.
+    #[serde(default)]
+    pub ignore: Vec<String>,
+}
+
+fn block() -> crate::args::Scheme {
+    crate::args::Scheme::Block
+}
+
+/// Weight formats.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// 8-bit floating point.
+    Fp8,
+}
+
+/// Which template.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Template {
+    /// A file, or a folder that has a template; else the adapter's, else the base's.
+    pub from: Option<PathBuf>,
+}
+
+/// How to verify.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verify {
+    /// The tool-call parser that the server will use.
+    pub parser: String,
+    /// Cases to run; else the built-in 24.
+    pub suite: Option<PathBuf>,
+    /// Fail below this score.
+    pub min_score: Option<u32>,
+    /// The reasoning parser that the server will use.
+    pub reasoning_parser: Option<String>,
+    /// Longest answer in tokens.
+    #[serde(default = "max_new")]
+    pub max_new: usize,
+    /// Reports to write: `.html`, `.json` or `.xml`.
+    #[serde(default)]
+    pub report: Vec<PathBuf>,
+}
+
+fn max_new() -> usize {
+    256
+}
+
+impl Recipe {
+    /// Reads the recipe at `path`, with `key=value` changes of the command line.
+    ///
+    /// # Errors
+    /// Exit 2 for anything that is no recipe, with the line.
+    pub fn read(path: &Path, changes: &[String]) -> Result<Self> {
+        let text = json::read_text(path, 1 << 20)?;
+        let wrong = |e: String| {
+            Error::usage(format!("{} is not a recipe", Shown::path(path)))
+                .found(e.trim().to_string())
+                .hint("recipes/tiny.toml shows every key")
+        };
+        let mut table: toml::Table = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        for change in changes {
+            set(&mut table, change)?;
+        }
+        // Parsed from text again where nothing was changed: errors then carry the line.
+        let mut recipe: Recipe = match changes.is_empty() {
+            true => toml::from_str(&text).map_err(|e| wrong(e.to_string()))?,
+            false => table.try_into().map_err(|e: toml::de::Error| wrong(e.to_string()))?,
+        };
+        recipe.resolve(path.parent().unwrap_or(Path::new("")));
+        Ok(recipe)
+    }
+
+    fn resolve(&mut self, dir: &Path) {
+        let at = |p: &mut PathBuf| *p = dir.join(&*p);
+        at(&mut self.base);
+        self.out.iter_mut().for_each(at);
+        self.adapter.iter_mut().for_each(|a| at(&mut a.path));
+        self.template.from.iter_mut().for_each(at);
+        self.verify.iter_mut().for_each(|v| v.suite.iter_mut().chain(&mut v.report).for_each(at));
+    }
+}
+
+/// Sets `a.b=value`; a value that is no TOML is taken as text.
+fn set(table: &mut toml::Table, change: &str) -> Result<()> {
+    let wrong = || {
+        Error::usage(format!("`--set {}` is not understood", Shown(change)))
+            .expected("KEY=VALUE, such as verify.parser=hermes")
+    };
+    let (key, value) = change.split_once('=').ok_or_else(wrong)?;
+    let parsed = toml::from_str::<toml::Table>(&format!("v = {value}")).ok().and_then(|mut t| t.remove("v"));
+    let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_string()));
+    let (sections, key) = match key.rsplit_once('.') {
+        Some((s, k)) => (s.split('.').collect(), k),
+        None => (Vec::new(), key),
+    };
+    let mut at = table;
+    for section in sections {
+        let entry = at.entry(section).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        at = entry.as_table_mut().ok_or_else(wrong)?;
+    }
+    at.insert(key.to_string(), value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, changes: &[&str]) -> Result<Recipe> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.toml");
+        std::fs::write(&path, text).unwrap();
+        Recipe::read(&path, &changes.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    const GOOD: &str = "base = 'b'\n[quantize]\nformat = 'fp8'\n[verify]\nparser = 'hermes'\n";
+
+    #[test]
+    fn paths_are_relative_to_the_recipe() {
+        let r = read(GOOD, &[]).unwrap();
+        assert!(r.base.is_absolute() && r.base.ends_with("b"));
+    }
+
+    #[test]
+    fn keys_can_be_set_from_outside() {
+        let r = read(GOOD, &["verify.parser=qwen3_coder", "verify.min_score=7"]).unwrap();
+        let v = r.verify.unwrap();
+        assert_eq!((v.parser.as_str(), v.min_score), ("qwen3_coder", Some(7)));
+    }
+
+    #[test]
+    fn misspelt_keys_are_refused() {
+        for (text, changes) in [
+            ("base = 'b'\nquantise = 1", &[][..]),
+            ("bas = 'b'", &[]),
+            (GOOD, &["verify.parsr=x"]),
+            (GOOD, &["x"]),
+        ] {
+            assert_eq!(read(text, changes).unwrap_err().class(), verify::Class::Usage, "{text}");
+        }
+    }
+}

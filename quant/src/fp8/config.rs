@@ -1,0 +1,89 @@
+//! The `quantization_config` that tells servers what is stored how.
+
+use serde_json::{Value, json};
+use verify::architecture::{Architecture, Role};
+
+use super::Scheme;
+use crate::select::{Fate, Selection};
+
+/// Modules in 16 bit, sorted, one path each, without `.weight`: vLLM compares whole paths, transformers
+/// takes them as prefixes and endings, so nothing shorter says the same to both.
+pub fn skipped(arch: &Architecture, selection: &Selection) -> Vec<String> {
+    let kept = arch.modules().iter().zip(&selection.fates).filter(|(_, fate)| **fate != Fate::Quantize);
+    let mut names: Vec<String> = Vec::new();
+    for (m, _) in kept {
+        names.push(m.name.clone());
+        if let Role::Expert(..) = m.role {
+            // transformers knows the experts of a layer as one module.
+            let above = |path: &str| path.rsplit_once('.').map_or(String::new(), |(up, _)| up.to_string());
+            names.push(above(&above(&m.name)));
+        }
+    }
+    // A tied head has no tensor, but is a module that servers ask about.
+    names.push("lm_head".into());
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// The value of `quantization_config`.
+pub fn quantization(scheme: Scheme, skipped: &[String]) -> Value {
+    match scheme {
+        Scheme::Block => json!({
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [128, 128],
+            "modules_to_not_convert": skipped,
+        }),
+        Scheme::CompressedBlock => {
+            let mut weights = arguments("block", Value::Null, false);
+            weights["block_structure"] = json!([128, 128]);
+            compressed_tensors(weights, arguments("group", json!(128), true), skipped)
+        }
+        Scheme::Channel => {
+            let tokens = arguments("token", Value::Null, true);
+            compressed_tensors(arguments("channel", Value::Null, false), tokens, skipped)
+        }
+        // vLLM's expert layers take per-tensor weights only together with per-tensor activations.
+        Scheme::Tensor => {
+            let activations = arguments("tensor", Value::Null, true);
+            compressed_tensors(arguments("tensor", Value::Null, false), activations, skipped)
+        }
+    }
+}
+
+fn arguments(strategy: &str, group_size: Value, dynamic: bool) -> Value {
+    json!({
+        "num_bits": 8,
+        "type": "float",
+        "symmetric": true,
+        "strategy": strategy,
+        "group_size": group_size,
+        "dynamic": dynamic,
+    })
+}
+
+/// As the library of that name writes it. The format stands in the group too: expert layers read it there.
+fn compressed_tensors(weights: Value, activations: Value, skipped: &[String]) -> Value {
+    json!({
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "version": "0.20.0",
+        "format": "float-quantized",
+        "global_compression_ratio": null,
+        "kv_cache_scheme": null,
+        "sparsity_config": {},
+        "transform_config": {},
+        "ignore": skipped,
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "format": "float-quantized",
+                "weights": weights,
+                "input_activations": activations,
+                "output_activations": null,
+            },
+        },
+    })
+}

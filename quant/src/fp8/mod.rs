@@ -1,0 +1,200 @@
+//! FP8: codes of 8 bits with scales over blocks, rows or whole matrices. Needs no calibration data.
+
+mod config;
+mod layout;
+mod loss;
+mod parallel;
+mod scheme;
+mod work;
+
+use serde_json::json;
+use verify::architecture::{Architecture, Module, Unit};
+use verify::checkpoint::{TensorReader, list_some};
+use verify::codec::fp8::{BLOCK, Grid};
+use verify::error::{Error, Result};
+use verify::names::Shown;
+use verify::rewrite::{Built, Decision, ModelView, Rewrite, Stage, StageBuilder, rows_per_chunk};
+
+use self::layout::{How, Piece};
+use self::parallel::Sizes;
+pub use self::scheme::Scheme;
+use self::work::{Job, QuantizeWork};
+use crate::pattern::Pattern;
+use crate::select::{Fate, Selection, select};
+use crate::shards;
+
+/// What becomes of a linear whose sides are no multiples of 128, under [`Scheme::Block`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tails {
+    /// It stays in 16 bit, with all that it is fused with.
+    #[default]
+    Keep,
+    /// It is quantized where servers do not fuse it with others. vLLM loads that; transformers' own
+    /// dequantizer does not (rows that divide evenly into fewer blocks come out wrong without an error).
+    QuantizeUnfused,
+}
+
+/// Quantizes a model to FP8.
+#[derive(Debug, Clone, Default)]
+pub struct Fp8 {
+    /// The format.
+    pub scheme: Scheme,
+    /// Modules to leave in 16 bit.
+    pub ignore: Vec<Pattern>,
+    /// Linears that do not fill their blocks.
+    pub tails: Tails,
+    /// Scales of activations and of the key and value cache.
+    pub activations: Activations,
+}
+
+/// Who finds the scales of what flows through the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activations {
+    /// The server, for each token as it goes.
+    #[default]
+    Dynamic,
+    /// Calibration, one scale for each linear (`--static-activations`). Not there yet: refused.
+    Static,
+    /// Calibration, scales for the key and value cache too (`--kv-cache`). Not there yet: refused.
+    StaticCache,
+}
+
+impl Activations {
+    fn refuse_static(self) -> Result<()> {
+        let flag = match self {
+            Activations::Dynamic => return Ok(()),
+            Activations::Static => "--static-activations",
+            Activations::StaticCache => "--kv-cache",
+        };
+        Err(Error::usage(format!("{flag} is not supported yet"))
+            .found("scales that need calibration data")
+            .expected("FP8 weights with dynamic activations")
+            .hint("leave it out: servers then scale activations token by token, which is also more exact"))
+    }
+}
+
+impl Rewrite for Fp8 {
+    fn plan(&self, input: &ModelView, _: &dyn TensorReader) -> Result<Stage> {
+        self.activations.refuse_static()?;
+        refuse_quantized(input)?;
+        let arch = Architecture::of(&input.config, &input.tensors)?;
+        let obstacle = |unit: &Unit, m: &Module| self.obstacle(unit, m);
+        let selection = select(&arch, &self.ignore, &obstacle)?;
+        let mut pieces = layout::pieces(self.scheme, input, &arch, &selection)?;
+        let shared = match self.scheme.grid() {
+            Grid::Tensor => layout::share_scales(&arch, &mut pieces),
+            Grid::Block | Grid::Channel => Vec::new(),
+        };
+        let (built, jobs) = self.build(input, pieces)?;
+        let mut output = input.clone();
+        output.tensors = built.tensors;
+        let skipped = config::skipped(&arch, &selection);
+        output.config.set(None, "quantization_config", &config::quantization(self.scheme, &skipped))?;
+        let mut decisions = selection.decisions(&arch, self.scheme.describe());
+        let mut warnings = self.warnings(&arch, &selection);
+        if self.scheme.grid() == Grid::Block {
+            let sizes = parallel::sizes(&arch, &selection, &input.config)?;
+            advise_on_parallelism(&sizes, &mut decisions, &mut warnings);
+        }
+        Ok(Stage {
+            name: "quantize",
+            options: self.options(),
+            inputs: Vec::new(),
+            output,
+            units: built.units,
+            dropped: built.dropped,
+            decisions,
+            warnings,
+            work: Box::new(QuantizeWork { jobs, shared, scheme: self.scheme }),
+        })
+    }
+}
+
+impl Fp8 {
+    /// Units of the pieces, in the source's shards where they fit, and their jobs by number.
+    fn build(&self, input: &ModelView, pieces: Vec<Piece>) -> Result<(Built, Vec<Option<Job>>)> {
+        let sizes: Vec<_> = pieces.iter().map(Piece::place).collect();
+        let shards = shards::assign(input.tensors.shards(), &sizes, shards::LIMIT)?;
+        let mut builder = StageBuilder::new(input);
+        let mut numbers = Vec::new();
+        for (piece, &shard) in pieces.into_iter().zip(&shards.of) {
+            match piece.how {
+                How::Copy(kind) => {
+                    piece.outputs.into_iter().for_each(|spec| builder.copy_as(spec, shard, kind.clone()));
+                }
+                How::Quantize(job) => {
+                    let multiple = self.scheme.grid().row_multiple();
+                    let size = (job.rows, rows_per_chunk(job.cols * job.float.bytes(), multiple));
+                    numbers.push((builder.compute(shard, piece.outputs, size, &[&job.tensor]), job));
+                }
+            }
+        }
+        let built = builder.finish(shards.names)?;
+        let mut jobs: Vec<Option<Job>> = (0..built.units.len()).map(|_| None).collect();
+        numbers.into_iter().for_each(|(number, job)| jobs[built.renumber[number]] = Some(job));
+        Ok((built, jobs))
+    }
+
+    fn obstacle(&self, unit: &Unit, m: &Module) -> Option<String> {
+        if m.rows == 0 || m.cols == 0 {
+            return Some("it has no elements".into());
+        }
+        let ragged = !m.rows.is_multiple_of(BLOCK) || !m.cols.is_multiple_of(BLOCK);
+        let forced = self.tails == Tails::QuantizeUnfused && !unit.is_merged();
+        (self.scheme.grid() == Grid::Block && ragged && !forced)
+            .then(|| format!("{} x {} is not made of whole blocks of 128 x 128", m.rows, m.cols))
+    }
+
+    fn options(&self) -> serde_json::Value {
+        let ignore: Vec<_> = self.ignore.iter().map(Pattern::text).collect();
+        let tails = match self.tails {
+            Tails::Keep => "keep",
+            Tails::QuantizeUnfused => "quantize-unfused",
+        };
+        json!({"format": self.scheme.describe(), "ignore": ignore, "tails": tails})
+    }
+
+    fn warnings(&self, arch: &Architecture, selection: &Selection) -> Vec<String> {
+        let unused = selection.unused.iter();
+        let mut warnings: Vec<String> =
+            unused.map(|p| format!("--ignore {} matches no module", Shown(p))).collect();
+        let left_out = selection.left_out.iter().filter(|(_, reason)| !reason.starts_with("--ignore"));
+        let told: Vec<String> =
+            left_out.map(|(unit, reason)| format!("`{}` ({reason})", arch.units()[*unit].name)).collect();
+        if !told.is_empty() {
+            warnings.push(format!("left in 16 bit: {}", list_some(&told)));
+        }
+        if !selection.fates.contains(&Fate::Quantize) {
+            warnings.push(
+                "nothing was quantized: every linear stays in 16 bit; see the decisions (--scheme channel has no blocks to fill)".into(),
+            );
+        }
+        warnings
+    }
+}
+
+/// Tells the tensor-parallel sizes, and warns where hardly any is left.
+fn advise_on_parallelism(sizes: &Sizes, decisions: &mut Vec<Decision>, warnings: &mut Vec<String>) {
+    let Some(limit) = &sizes.limit else { return };
+    let list = sizes.fit.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    decisions.push(Decision {
+        what: "tensor-parallel sizes with whole blocks".into(),
+        choice: list.clone(),
+        reason: limit.clone(),
+    });
+    if sizes.fit.len() <= 2 {
+        warnings.push(format!(
+            "blocks of 128 allow tensor-parallel sizes {list} only ({limit}): \
+             serve on that many GPUs, with expert parallelism, or choose --scheme channel"
+        ));
+    }
+}
+
+fn refuse_quantized(input: &ModelView) -> Result<()> {
+    let Some(q) = input.config.quantization() else { return Ok(()) };
+    let method = q.get("quant_method").and_then(|m| m.as_str()).unwrap_or("unknown");
+    Err(Error::input(format!("{} is quantized already", Shown::path(input.config.path())))
+        .found(format!("quant_method `{}`", Shown(method)))
+        .expected("a model in F32, F16 or BF16")
+        .hint("start from the 16-bit model, or add --from-quantized for an FP8 one"))
+}

@@ -1,0 +1,120 @@
+//! Rows of weights to codes and scales.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use verify::checkpoint::TensorReader;
+use verify::codec::Float;
+use verify::codec::fp8::{self, Rows, ScaleValues, scale_of};
+use verify::error::{Error, Result};
+use verify::names::Shown;
+use verify::rewrite::{Applied, Note, Work, rows_per_chunk};
+
+use super::{Scheme, loss};
+
+/// One module to quantize.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// Name of the weight that comes out.
+    pub output: String,
+    /// The tensor that holds it.
+    pub tensor: String,
+    /// That tensor's shape.
+    pub shape: Vec<usize>,
+    /// First row there.
+    pub first_row: usize,
+    /// Output features.
+    pub rows: usize,
+    /// Input features.
+    pub cols: usize,
+    /// Element type of the source.
+    pub float: Float,
+    /// Number of the scale that it shares, where one scale serves whole matrices.
+    pub shared: Option<usize>,
+}
+
+/// One scale for several whole matrices, found when it is first needed.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// The matrices.
+    pub jobs: Vec<Job>,
+    scale: OnceLock<Result<f32>>,
+}
+
+/// The jobs by unit; units without one are copied by the engine.
+pub struct QuantizeWork {
+    /// By number of the unit.
+    pub jobs: Vec<Option<Job>>,
+    /// Scales that matrices share.
+    pub shared: Vec<Shared>,
+    /// The format.
+    pub scheme: Scheme,
+}
+
+impl Work for QuantizeWork {
+    fn apply(&self, unit: usize, rows: Range<usize>, input: &dyn TensorReader) -> Result<Applied> {
+        let job = self.jobs.get(unit).and_then(Option::as_ref).ok_or_else(|| {
+            Error::input(format!("unit {unit} has nothing to quantize"))
+                .hint("this is a fault of prep: please report it")
+        })?;
+        let values = self.scheme.scale_values();
+        let bytes = job.read(rows.clone(), input)?;
+        let source = Rows { bytes: &bytes, float: job.float, cols: job.cols };
+        let made = match job.shared {
+            None => fp8::quantize(source, self.scheme.grid(), values),
+            Some(shared) => fp8::quantize_with(source, self.shared[shared].scale(values, input)?),
+        };
+        let mut made = made.map_err(|_| job.not_finite(rows.start, source))?;
+        if job.shared.is_some() && rows.start > 0 {
+            made.scales.clear();
+        }
+        let note = loss::note(&job.output, rows.start, &made.loss);
+        Ok(Applied { outputs: vec![made.codes, Float::F32.to_bytes(&made.scales)], note: Some(note) })
+    }
+
+    fn conclude(&self, notes: &[Note]) -> Result<Value> {
+        Ok(loss::summary(notes))
+    }
+}
+
+impl Shared {
+    fn scale(&self, values: ScaleValues, input: &dyn TensorReader) -> Result<f32> {
+        self.scale.get_or_init(|| self.find(values, input)).clone()
+    }
+
+    fn find(&self, values: ScaleValues, input: &dyn TensorReader) -> Result<f32> {
+        let mut amax = 0.0f32;
+        for job in &self.jobs {
+            let step = rows_per_chunk(job.cols * job.float.bytes(), 1);
+            for top in (0..job.rows).step_by(step) {
+                let bytes = job.read(top..(top + step).min(job.rows), input)?;
+                let source = Rows { bytes: &bytes, float: job.float, cols: job.cols };
+                amax = amax.max(fp8::amax(source).map_err(|_| job.not_finite(top, source))?);
+            }
+        }
+        Ok(scale_of(amax, values))
+    }
+}
+
+impl Job {
+    fn read(&self, rows: Range<usize>, input: &dyn TensorReader) -> Result<Vec<u8>> {
+        input.read_rows(&self.tensor, self.first_row + rows.start..self.first_row + rows.end)
+    }
+
+    /// The error for `rows`, which start at row `top` of the module.
+    fn not_finite(&self, top: usize, rows: Rows<'_>) -> Error {
+        let (row, col) = rows.first_not_finite().unwrap_or_default();
+        let row = self.first_row + top + row;
+        let index = match self.shape[..] {
+            [_, rows, _] => format!("[{}, {}, {col}]", row / rows, row % rows),
+            _ => format!("[{row}, {col}]"),
+        };
+        Error::input(format!("tensor `{}` cannot be quantized", Shown(&self.tensor)))
+            .found(format!("NaN or infinity, first at {index}"))
+            .expected("finite weights")
+            .hint(
+                "the training diverged or the file is damaged: check its sha256, or take an earlier checkpoint",
+            )
+    }
+}

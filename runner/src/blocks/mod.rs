@@ -1,0 +1,11 @@
+//! The pieces that families are put together from: their shape, their tensors' names, their forward pass.
+
+mod attention;
+mod delta_net;
+mod mlp;
+mod rope;
+
+pub use attention::{Attention, AttentionConfig, QkNorm};
+pub use delta_net::{DeltaConfig, DeltaNet, Projections};
+pub use mlp::{ExpertNames, Mlp, MoeConfig};
+pub use rope::Rope;

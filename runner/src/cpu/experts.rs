@@ -1,0 +1,91 @@
+//! A mixture of experts: tokens sorted by expert, every expert's weights read once.
+
+use super::isa::{Isa, Kernel, Lanes};
+use super::product::{Job, products};
+use super::{Array, Cpu, elementwise};
+use crate::backend::{Divide, Routing, SwiGlu};
+
+/// For each token the sum over its experts, in the order of the experts, of weight times output.
+pub fn mix(isa: Isa, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Array {
+    let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
+    for (token, logits) in router.each_row().enumerate() {
+        for (expert, weight) in choose(isa, logits, routing) {
+            visits[expert].push((token, weight));
+        }
+    }
+    let busy: Vec<_> = experts.iter().zip(visits).filter(|(_, v)| !v.is_empty()).collect();
+    let inputs: Vec<Array> = busy.iter().map(|(_, v)| gathered(x, v)).collect();
+    let with_inputs = || busy.iter().zip(&inputs);
+    let jobs: Vec<Job> = with_inputs()
+        .flat_map(|((e, _), x)| [Job { x, w: &e.gate.weight }, Job { x, w: &e.up.weight }])
+        .collect();
+    let mut results = products(isa, &jobs).into_iter();
+    let mut inner = Vec::with_capacity(busy.len());
+    while let (Some(mut gate), Some(up)) = (results.next(), results.next()) {
+        elementwise::swiglu(isa, gate.values_mut(), up.values());
+        inner.push(gate);
+    }
+    let jobs: Vec<Job> = busy.iter().zip(&inner).map(|((e, _), x)| Job { x, w: &e.down.weight }).collect();
+    let mut out = Array::zeros(x.rows(), x.cols());
+    for ((_, visits), y) in busy.iter().zip(products(isa, &jobs)) {
+        for ((token, weight), y) in visits.iter().zip(y.each_row()) {
+            let to = &mut out.values_mut()[token * x.cols()..][..x.cols()];
+            to.iter_mut().zip(y).for_each(|(to, y)| *to += weight * y);
+        }
+    }
+    out
+}
+
+fn gathered(x: &Array, visits: &[(usize, f32)]) -> Array {
+    let values = visits.iter().flat_map(|(token, _)| x.row(*token)).copied().collect();
+    Array::new(visits.len(), x.cols(), values)
+}
+
+/// The chosen experts and their weights. Of equal logits the lower number is taken first.
+fn choose(isa: Isa, logits: &[f32], routing: Routing) -> Vec<(usize, f32)> {
+    let mut weights = logits.to_vec();
+    isa.run(Softmax(&mut weights));
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
+    order.truncate(routing.chosen);
+    let sum: f32 = order.iter().map(|e| weights[*e]).sum();
+    let divisor = match routing.divide {
+        Divide::Never => 1.0,
+        Divide::BySum => sum,
+    };
+    order.into_iter().map(|e| (e, weights[e] / divisor)).collect()
+}
+
+struct Softmax<'a>(&'a mut [f32]);
+
+impl Kernel for Softmax<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        elementwise::softmax::<L>(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(divide: Divide) -> Vec<(usize, f32)> {
+        choose(Isa::best(), &[0.0, 2.0, 1.0, 2.0], Routing { chosen: 2, divide })
+    }
+
+    #[test]
+    fn softmax_runs_over_all_experts_before_the_choice() {
+        let e = |x: f32| x.exp();
+        let all = e(0.0) + e(2.0) + e(1.0) + e(2.0);
+        let got = weights(Divide::Never);
+        assert_eq!((got[0].0, got[1].0), (1, 3));
+        assert!((got[0].1 - e(2.0) / all).abs() < 1e-6, "{got:?}");
+    }
+
+    #[test]
+    fn divided_weights_sum_to_one() {
+        let got = weights(Divide::BySum);
+        assert!((got[0].1 + got[1].1 - 1.0).abs() < 1e-6, "{got:?}");
+    }
+}

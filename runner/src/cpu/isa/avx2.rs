@@ -1,0 +1,125 @@
+//! The lanes as two AVX registers: lanes 0..8 and 8..16.
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, Lanes};
+
+/// Two registers.
+#[derive(Clone, Copy)]
+pub struct Avx2(__m256, __m256);
+
+/// True where the machine has all that is used here.
+pub fn is_present() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub fn run<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Avx2>()
+}
+
+// SAFETY (all blocks below): `Isa::run` calls kernels on these lanes only where `is_present`; pointers come from
+// array references of exactly the length read or written, by instructions that need no alignment.
+impl Lanes for Avx2 {
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        // SAFETY: above.
+        let x = unsafe { _mm256_set1_ps(x) };
+        Avx2(x, x)
+    }
+
+    #[inline(always)]
+    fn load(x: &[f32; 16]) -> Self {
+        let p = x.as_ptr();
+        // SAFETY: above.
+        unsafe { Avx2(_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))) }
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut [f32; 16]) {
+        let p = to.as_mut_ptr();
+        // SAFETY: above.
+        unsafe {
+            _mm256_storeu_ps(p, self.0);
+            _mm256_storeu_ps(p.add(8), self.1);
+        }
+    }
+
+    #[inline(always)]
+    fn from_f32(bytes: &[u8; 64]) -> Self {
+        let p = bytes.as_ptr();
+        // SAFETY: above.
+        unsafe { Avx2(_mm256_loadu_ps(p.cast()), _mm256_loadu_ps(p.add(32).cast())) }
+    }
+
+    #[inline(always)]
+    fn from_bf16(bytes: &[u8; 32]) -> Self {
+        let p = bytes.as_ptr();
+        // SAFETY: above.
+        unsafe {
+            let a = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            let b = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16).cast()));
+            Avx2(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(b)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn from_f16(bytes: &[u8; 32]) -> Self {
+        let p = bytes.as_ptr();
+        // SAFETY: above.
+        unsafe {
+            Avx2(
+                _mm256_cvtph_ps(_mm_loadu_si128(p.cast())),
+                _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast())),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn from_e4m3(bytes: &[u8; 16]) -> Self {
+        // SAFETY: above.
+        unsafe {
+            let keep = _mm256_set1_epi32(0x87f0_0000u32 as i32);
+            let codes = _mm_loadu_si128(bytes.as_ptr().cast());
+            let a = _mm256_cvtepi8_epi32(codes);
+            let b = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(codes));
+            let a = _mm256_and_si256(_mm256_slli_epi32::<20>(a), keep);
+            let b = _mm256_and_si256(_mm256_slli_epi32::<20>(b), keep);
+            Avx2(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b))
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: above.
+        unsafe { Avx2(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        // SAFETY: above.
+        unsafe { Avx2(_mm256_mul_ps(self.0, other.0), _mm256_mul_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        // SAFETY: above.
+        unsafe { Avx2(_mm256_fmadd_ps(a.0, b.0, self.0), _mm256_fmadd_ps(a.1, b.1, self.1)) }
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        // SAFETY: above.
+        unsafe {
+            let eight = _mm256_add_ps(self.0, self.1);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The lanes as one AVX-512 register.
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, Lanes};
+
+/// One register.
+#[derive(Clone, Copy)]
+pub struct Avx512(__m512);
+
+/// True where the machine has all that is used here.
+pub fn is_present() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]
+pub fn run<K: Kernel>(kernel: K) -> K::Out {
+    kernel.run::<Avx512>()
+}
+
+// SAFETY (all blocks below): `Isa::run` calls kernels on these lanes only where `is_present`; pointers come from
+// array references of exactly the length read or written, by instructions that need no alignment.
+impl Lanes for Avx512 {
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe { _mm512_set1_ps(x) })
+    }
+
+    #[inline(always)]
+    fn load(x: &[f32; 16]) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe { _mm512_loadu_ps(x.as_ptr()) })
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut [f32; 16]) {
+        // SAFETY: above.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), self.0) }
+    }
+
+    #[inline(always)]
+    fn from_f32(bytes: &[u8; 64]) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe { _mm512_loadu_ps(bytes.as_ptr().cast()) })
+    }
+
+    #[inline(always)]
+    fn from_bf16(bytes: &[u8; 32]) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(bytes.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        })
+    }
+
+    #[inline(always)]
+    fn from_f16(bytes: &[u8; 32]) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(bytes.as_ptr().cast())) })
+    }
+
+    #[inline(always)]
+    fn from_e4m3(bytes: &[u8; 16]) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe {
+            let codes = _mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()));
+            let bits =
+                _mm512_and_si512(_mm512_slli_epi32::<20>(codes), _mm512_set1_epi32(0x87f0_0000u32 as i32));
+            _mm512_castsi512_ps(bits)
+        })
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe { _mm512_mul_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        // SAFETY: above.
+        unsafe {
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0));
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The lanes in plain Rust: the twin of every other set.
+
+use half::{bf16, f16};
+
+use super::Lanes;
+
+/// Sixteen values in an array.
+#[derive(Clone, Copy)]
+pub struct Plain([f32; 16]);
+
+impl Lanes for Plain {
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        Plain([x; 16])
+    }
+
+    #[inline(always)]
+    fn load(x: &[f32; 16]) -> Self {
+        Plain(*x)
+    }
+
+    #[inline(always)]
+    fn store(self, to: &mut [f32; 16]) {
+        *to = self.0;
+    }
+
+    #[inline(always)]
+    fn from_f32(bytes: &[u8; 64]) -> Self {
+        let (four, _) = bytes.as_chunks::<4>();
+        Plain(std::array::from_fn(|i| f32::from_le_bytes(four[i])))
+    }
+
+    #[inline(always)]
+    fn from_bf16(bytes: &[u8; 32]) -> Self {
+        let (two, _) = bytes.as_chunks::<2>();
+        Plain(std::array::from_fn(|i| bf16::from_le_bytes(two[i]).to_f32()))
+    }
+
+    #[inline(always)]
+    fn from_f16(bytes: &[u8; 32]) -> Self {
+        let (two, _) = bytes.as_chunks::<2>();
+        Plain(std::array::from_fn(|i| f16::from_le_bytes(two[i]).to_f32()))
+    }
+
+    #[inline(always)]
+    fn from_e4m3(bytes: &[u8; 16]) -> Self {
+        Plain(bytes.map(|c| f32::from_bits((c.cast_signed() as u32) << 20 & 0x87f0_0000)))
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i] + other.0[i]))
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i] * other.0[i]))
+    }
+
+    #[inline(always)]
+    fn fma(self, a: Self, b: Self) -> Self {
+        Plain(std::array::from_fn(|i| a.0[i].mul_add(b.0[i], self.0[i])))
+    }
+
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        let mut x = self.0;
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                x[i] += x[i + half];
+            }
+        }
+        x[0]
+    }
+}
+
+/// The value of one e4m3fn code: sign, 4 bits of exponent (bias 7), 3 of mantissa, no infinity.
+pub fn e4m3(code: u8) -> f32 {
+    match code & 0x7f {
+        0x7f => f32::NAN,
+        _ => f32::from_bits((code.cast_signed() as u32) << 20 & 0x87f0_0000) * super::E4M3_SCALE,
+    }
+}

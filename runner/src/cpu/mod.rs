@@ -1,0 +1,152 @@
+//! The CPU backend: f32 activations, weights read where they lie, every sum in an order that neither the other
+//! rows of a step nor the number of threads nor the instruction set can change.
+
+mod array;
+mod attention;
+mod delta;
+mod elementwise;
+mod experts;
+pub mod isa;
+mod product;
+
+pub use array::Array;
+pub use attention::Kv;
+pub use delta::DeltaState;
+pub use isa::Isa;
+
+use verify::Result;
+
+use crate::backend::{Backend, DeltaInputs, DeltaRule, Heads, Linear, Norm, Routing, Span, SwiGlu};
+use crate::weights::Matrix;
+use product::{Job, products};
+
+/// This machine's processor. Work is spread over the rayon pool it is called in.
+#[derive(Debug, Clone, Copy)]
+pub struct Cpu {
+    isa: Isa,
+}
+
+impl Cpu {
+    /// On one instruction set; all of them give the same bits.
+    pub fn new(isa: Isa) -> Self {
+        Cpu { isa }
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Cpu::new(Isa::best())
+    }
+}
+
+impl Backend for Cpu {
+    type Tensor = Array;
+    type Matrix = Matrix;
+    type Kv = Kv;
+    type Delta = DeltaState;
+
+    fn matrix(&self, matrix: Matrix) -> Result<Matrix> {
+        Ok(matrix)
+    }
+
+    fn tensor(&self, [rows, cols]: [usize; 2], values: Vec<f32>) -> Result<Array> {
+        Ok(Array::new(rows, cols, values))
+    }
+
+    fn to_host(&self, x: &Array) -> Result<Vec<f32>> {
+        Ok(x.values().to_vec())
+    }
+
+    fn new_kv(&self, heads: Heads) -> Result<Kv> {
+        Ok(Kv::new(heads))
+    }
+
+    fn new_delta(&self, rule: &DeltaRule<Self>) -> Result<DeltaState> {
+        Ok(DeltaState::new(rule))
+    }
+
+    fn embed(&self, table: &Matrix, tokens: &[u32]) -> Result<Array> {
+        Ok(product::rows_of(self.isa, table, tokens))
+    }
+
+    fn rows(&self, x: &Array, rows: &[usize]) -> Result<Array> {
+        let values = rows.iter().flat_map(|r| x.row(*r)).copied().collect();
+        Ok(Array::new(rows.len(), x.cols(), values))
+    }
+
+    fn columns(&self, x: &Array, columns: &[usize]) -> Result<Array> {
+        let values = x.each_row().flat_map(|row| columns.iter().map(|c| row[*c])).collect();
+        Ok(Array::new(x.rows(), columns.len(), values))
+    }
+
+    fn linear<const N: usize>(&self, x: &Array, layers: [&Linear<Self>; N]) -> Result<[Array; N]> {
+        let jobs: Vec<Job> = layers.iter().map(|l| Job { x, w: &l.weight }).collect();
+        let mut results = products(self.isa, &jobs).into_iter();
+        Ok(layers.map(|layer| {
+            let mut y = results.next().unwrap_or_default();
+            if let Some(bias) = &layer.bias {
+                elementwise::add_bias(&mut y, bias);
+            }
+            y
+        }))
+    }
+
+    fn norm(&self, x: &Array, norm: &Norm<Self>) -> Result<Array> {
+        Ok(elementwise::rms_norm(self.isa, x, norm.weight.values(), norm.eps))
+    }
+
+    fn add(&self, x: &mut Array, y: &Array) -> Result<()> {
+        x.values_mut().iter_mut().zip(y.values()).for_each(|(x, y)| *x += y);
+        Ok(())
+    }
+
+    fn clamp(&self, x: &mut Array, limit: f32) -> Result<()> {
+        x.values_mut().iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
+        Ok(())
+    }
+
+    fn gate(&self, x: &mut Array, gate: &Array) -> Result<()> {
+        elementwise::gate(self.isa, x, gate);
+        Ok(())
+    }
+
+    fn swiglu(&self, mut gate: Array, up: &Array) -> Result<Array> {
+        elementwise::swiglu(self.isa, gate.values_mut(), up.values());
+        Ok(gate)
+    }
+
+    fn rotate(&self, x: &mut Array, dim: usize, angles: &Array) -> Result<()> {
+        elementwise::rotate(x, dim, angles);
+        Ok(())
+    }
+
+    fn attention(
+        &self,
+        qkv: [Array; 3],
+        heads: Heads,
+        spans: &[Span],
+        caches: Vec<&mut Kv>,
+    ) -> Result<Array> {
+        Ok(attention::attend(self.isa, qkv, heads, spans, caches))
+    }
+
+    fn delta_rule(
+        &self,
+        inputs: DeltaInputs<Array>,
+        rule: &DeltaRule<Self>,
+        spans: &[Span],
+        states: Vec<&mut DeltaState>,
+    ) -> Result<Array> {
+        Ok(delta::delta_rule(self.isa, inputs, rule, spans, states))
+    }
+
+    fn experts(
+        &self,
+        x: &Array,
+        router: &Array,
+        routing: Routing,
+        experts: &[SwiGlu<Self>],
+    ) -> Result<Array> {
+        Ok(experts::mix(self.isa, x, router, routing, experts))
+    }
+}

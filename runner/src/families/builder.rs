@@ -1,0 +1,136 @@
+//! Turns named tensors into parts of a model on a backend.
+
+use verify::Result;
+
+use super::Keys;
+use crate::backend::{Backend, Linear, Norm};
+use crate::blocks::Rope;
+use crate::decoder::{Decoder, Layer};
+use crate::weights::{Matrix, Source};
+
+/// How a norm's weight stands on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    /// About 1.
+    Plain,
+    /// About 0: the factor is `1 + weight`.
+    ZeroCentred,
+}
+
+/// A checkpoint, or the part of it below a prefix, being put together on a backend.
+pub struct Builder<'a, B: Backend> {
+    source: Source<'a>,
+    keys: Keys<'a>,
+    backend: &'a B,
+}
+
+/// What is the same in all families besides the layers.
+pub struct Frame<'a> {
+    /// The config, with the family's defaults.
+    pub keys: Keys<'a>,
+    /// What the names of the language model begin with: `model`, or `model.language_model`.
+    pub prefix: &'static str,
+    /// Kind of the norm before the head.
+    pub norm: NormKind,
+    /// Its eps.
+    pub eps: f32,
+    /// Rotary embedding of the attention layers.
+    pub rope: Rope,
+    /// True where the head is the embedding.
+    pub tied: bool,
+}
+
+impl<'a, B: Backend> Builder<'a, B> {
+    /// Everything.
+    pub fn new(source: Source<'a>, keys: Keys<'a>, backend: &'a B) -> Self {
+        Builder { source, keys, backend }
+    }
+
+    /// The config.
+    pub fn keys(&self) -> Keys<'a> {
+        self.keys
+    }
+
+    /// The part below `part`.
+    pub fn within(&self, part: impl AsRef<str>) -> Builder<'a, B> {
+        Builder { source: self.source.within(part), keys: self.keys, backend: self.backend }
+    }
+
+    /// True where the tensor is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.source.has(name)
+    }
+
+    /// The linear layer `<name>.weight` `[out, in]`.
+    ///
+    /// # Errors
+    /// Exit 3 naming a missing or misshapen tensor. (So for all that follow.)
+    pub fn linear(&self, name: &str, shape: [usize; 2]) -> Result<Linear<B>> {
+        self.plain(self.source.matrix(name, shape)?)
+    }
+
+    /// A linear layer with `<name>.bias`.
+    pub fn linear_with_bias(&self, name: &str, shape: [usize; 2]) -> Result<Linear<B>> {
+        let bias = self.vector(&format!("{name}.bias"), shape[0])?;
+        Ok(Linear { bias: Some(self.tensor([1, shape[0]], bias)?), ..self.linear(name, shape)? })
+    }
+
+    /// A linear layer of a matrix at hand.
+    pub fn plain(&self, matrix: Matrix) -> Result<Linear<B>> {
+        Ok(Linear { weight: self.backend.matrix(matrix)?, bias: None })
+    }
+
+    /// The matrices of a fused tensor, see [`Source::stacked`].
+    pub fn stacked(&self, name: &str, count: usize, shape: [usize; 2]) -> Result<Vec<Matrix>> {
+        self.source.stacked(name, count, shape)
+    }
+
+    /// A small tensor.
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        self.source.vector(name, len)
+    }
+
+    /// Numbers on the backend.
+    pub fn tensor(&self, shape: [usize; 2], values: Vec<f32>) -> Result<B::Tensor> {
+        self.backend.tensor(shape, values)
+    }
+
+    /// The norm `<name>.weight`.
+    pub fn norm(&self, name: &str, width: usize, kind: NormKind, eps: f32) -> Result<Norm<B>> {
+        let mut weight = self.vector(&format!("{name}.weight"), width)?;
+        if kind == NormKind::ZeroCentred {
+            weight.iter_mut().for_each(|w| *w += 1.0);
+        }
+        Ok(Norm { weight: self.tensor([1, width], weight)?, eps })
+    }
+
+    /// The decoder: embedding, layers (`layer` is given `<prefix>.layers.N` and N), last norm and head.
+    pub fn decoder(
+        &self,
+        frame: Frame<'a>,
+        layer: impl Fn(&Builder<'a, B>, usize) -> Result<Layer<B>>,
+    ) -> Result<Decoder<B>> {
+        let keys = frame.keys;
+        keys.check_activation()?;
+        let (vocab, hidden) = (keys.count("vocab_size")?, keys.count("hidden_size")?);
+        let layers = keys.count("num_hidden_layers")?;
+        keys.check_no_window(layers)?;
+        let body = self.within(frame.prefix);
+        let table = body.source.matrix("embed_tokens", [vocab, hidden])?;
+        let head = match frame.tied {
+            true => table.clone(),
+            false => self.source.matrix("lm_head", [vocab, hidden])?,
+        };
+        Ok(Decoder {
+            embedding: self.backend.matrix(table)?,
+            layers: (0..layers)
+                .map(|n| layer(&body.within(format!("layers.{n}")), n))
+                .collect::<Result<_>>()?,
+            norm: body.norm("norm", hidden, frame.norm, frame.eps)?,
+            head: self.plain(head)?,
+            rope: frame.rope,
+            vocab,
+            context: keys.count_or("max_position_embeddings", usize::MAX)?,
+        })
+    }
+}

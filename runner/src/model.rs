@@ -1,0 +1,127 @@
+//! A model folder, ready to run.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use verify::{Checkpoint, Class, Error, Result};
+
+use crate::backend::Backend;
+use crate::cpu::Cpu;
+use crate::decoder::{Decoder, Mixer, Part, Sequence};
+use crate::families;
+use crate::stop::stop_tokens;
+
+/// How to run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Threads; all cores where not said. Results do not depend on it.
+    pub threads: Option<usize>,
+}
+
+/// Memory that running takes, from metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// All tensors of the checkpoint. On the CPU they are mapped, not copied.
+    pub weights: u64,
+    /// Keys and values of one token of one sequence.
+    pub each_token: u64,
+    /// Recurrent state of one sequence, whatever its length.
+    pub each_sequence: u64,
+}
+
+/// A model on a backend.
+pub struct Model<B: Backend> {
+    backend: B,
+    decoder: Decoder<B>,
+    stop: Vec<u32>,
+    weights: u64,
+    pool: rayon::ThreadPool,
+}
+
+impl Model<Cpu> {
+    /// Opens the folder `dir` on the CPU. Reads metadata and small tensors; the weights are mapped.
+    ///
+    /// # Errors
+    /// Exit 3 where the folder is no sound checkpoint or holds a model that cannot be run.
+    pub fn open(dir: &Path, options: &Options) -> Result<Self> {
+        Model::on(Cpu::default(), &Checkpoint::open(dir)?, options)
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Puts `checkpoint` on `backend`.
+    ///
+    /// # Errors
+    /// Exit 3 where the checkpoint holds a model that cannot be run; and the backend's errors.
+    pub fn on(backend: B, checkpoint: &Checkpoint, options: &Options) -> Result<Self> {
+        let map = Arc::new(checkpoint.map()?);
+        let decoder = families::build(&map, checkpoint.config(), &backend)?;
+        let stop = stop_tokens(checkpoint.dir(), checkpoint.config())?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(options.threads.unwrap_or(0))
+            .build()
+            .map_err(|e| Error::new(Class::Disk, "cannot start threads").found(e.to_string()))?;
+        Ok(Model { backend, decoder, stop, weights: map.index().total_bytes(), pool })
+    }
+
+    /// Token ids are below this.
+    pub fn vocab(&self) -> usize {
+        self.decoder.vocab
+    }
+
+    /// Positions the model was made for.
+    pub fn context(&self) -> usize {
+        self.decoder.context
+    }
+
+    /// Tokens that end an answer, sorted.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.stop
+    }
+
+    /// The parts, for working layer by layer.
+    pub fn decoder(&self) -> &Decoder<B> {
+        &self.decoder
+    }
+
+    /// The machine.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Memory for running.
+    pub fn needs(&self) -> Needs {
+        let (mut token, mut sequence) = (0, 0);
+        for layer in &self.decoder.layers {
+            match &layer.mixer {
+                Mixer::Attention(a) => token += 2 * a.heads.pairs * a.heads.dim,
+                Mixer::Delta(d) => {
+                    let r = &d.rule;
+                    sequence += r.value_heads * r.key_dim * r.value_dim + (r.taps - 1) * r.channels();
+                }
+            }
+        }
+        Needs { weights: self.weights, each_token: 4 * token as u64, each_sequence: 4 * sequence as u64 }
+    }
+
+    /// A sequence without tokens.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn sequence(&self) -> Result<Sequence<B>> {
+        self.decoder.sequence(&self.backend)
+    }
+
+    /// Feeds the parts; the wanted logits `[wanted rows, vocab]`, part by part.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub fn forward(&self, parts: &mut [Part<B>]) -> Result<Vec<f32>> {
+        self.install(|| self.backend.to_host(&self.decoder.forward(&self.backend, parts)?))
+    }
+
+    /// Runs `work` on this model's threads.
+    pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.pool.install(work)
+    }
+}

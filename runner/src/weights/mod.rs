@@ -1,0 +1,9 @@
+//! Weights where they lie: a mapped file, a range of it, and how its bytes stand for numbers.
+
+mod matrix;
+mod quantization;
+mod source;
+
+pub use matrix::{Bytes, Format, Matrix, Scales};
+pub use quantization::Quantization;
+pub use source::Source;

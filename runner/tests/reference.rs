@@ -1,0 +1,150 @@
+//! Every family against logits and greedy continuations that the reference implementation computed in f32.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use runner::decoder::{Part, Want};
+use runner::dump::dump;
+use runner::engine::Stop;
+use runner::{Model, Options};
+
+struct Case {
+    dir: PathBuf,
+    prompts: Vec<Vec<u32>>,
+    greedy: Vec<Vec<u32>>,
+    noise: f32,
+}
+
+fn case(name: &str) -> Case {
+    let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/logits")).join(name);
+    let text = std::fs::read_to_string(dir.join("case.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ids = |key: &str| serde_json::from_value(json[key].clone()).unwrap();
+    let noise = json["reference_noise"].as_f64().unwrap_or(0.0) as f32;
+    Case { prompts: ids("prompts"), greedy: ids("greedy"), noise, dir }
+}
+
+/// The expected logits of prompt `n`; the file is a plain safetensors file beside the checkpoint.
+fn expected(dir: &Path, n: usize) -> Vec<f32> {
+    let bytes = std::fs::read(dir.join("expected.safetensors")).unwrap();
+    let head = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..head]).unwrap();
+    let at = &json[format!("prompt.{n}.logits")]["data_offsets"];
+    let range = head + at[0].as_u64().unwrap() as usize..head + at[1].as_u64().unwrap() as usize;
+    bytes[range].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// The case's model with one key of its config changed.
+fn changed(case: &Case, key: &str, value: serde_json::Value) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(case.dir.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
+    let text = std::fs::read_to_string(case.dir.join("config.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json[key] = value;
+    std::fs::write(dir.path().join("config.json"), json.to_string()).unwrap();
+    dir
+}
+
+fn assert_close(got: &[f32], want: &[f32], noise: f32, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let allowed = (20.0 * noise).max(2e-3) + 1e-3 * w.abs();
+        assert!((g - w).abs() <= allowed, "{what}: logit {i} is {g}, not {w}");
+    }
+}
+
+fn check(name: &str) {
+    let case = case(name);
+    let model = Model::open(&case.dir, &Options { threads: Some(2) }).unwrap();
+    for (n, prompt) in case.prompts.iter().enumerate() {
+        let got = dump(&model, prompt, 16, &Stop::Never).unwrap();
+        assert_eq!(got.continuation, case.greedy[n], "{name} prompt {n}");
+        let want = expected(&case.dir, n);
+        let whole = [&prompt[..], &case.greedy[n]].concat();
+        assert_close(&got.logits, &want[..got.logits.len()], case.noise, &format!("{name} prompt {n}"));
+        let fed = dump(&model, &whole, 0, &Stop::Never).unwrap().logits;
+        assert_close(&fed, &want, case.noise, &format!("{name} prompt {n} and continuation"));
+        assert_close(&in_pieces(&model, &whole, 1), &want, case.noise, &format!("{name} one by one"));
+    }
+}
+
+fn in_pieces(model: &Model<runner::Cpu>, tokens: &[u32], piece: usize) -> Vec<f32> {
+    let mut sequence = model.sequence().unwrap();
+    let pieces = tokens.chunks(piece).map(|tokens| {
+        model.forward(&mut [Part { sequence: &mut sequence, tokens, want: Want::All }]).unwrap()
+    });
+    pieces.collect::<Vec<_>>().concat()
+}
+
+macro_rules! families {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            check(stringify!($name));
+        })*
+    };
+}
+
+families!(llama mixtral olmoe qwen3 qwen3_5 qwen3_5_moe qwen3_5_moe_split qwen3_5_text qwen3_moe qwen3_moe_nonorm qwen3_next);
+
+#[test]
+fn any_cut_of_an_attention_models_prompt_gives_the_same_bits() {
+    for name in ["llama", "qwen3_moe", "mixtral", "olmoe"] {
+        let case = case(name);
+        let model = Model::open(&case.dir, &Options::default()).unwrap();
+        let whole = in_pieces(&model, &case.prompts[1], usize::MAX);
+        for piece in [1, 3, 8] {
+            assert_eq!(in_pieces(&model, &case.prompts[1], piece), whole, "{name} in pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn neighbours_and_threads_change_no_bit() {
+    for name in ["qwen3", "qwen3_moe", "qwen3_5_moe", "qwen3_next"] {
+        let case = case(name);
+        let alone = Model::open(&case.dir, &Options { threads: Some(1) }).unwrap();
+        let crowd = Model::open(&case.dir, &Options { threads: Some(3) }).unwrap();
+        let mut sequences: Vec<_> = case.prompts.iter().map(|_| crowd.sequence().unwrap()).collect();
+        let parts = sequences.iter_mut().zip(&case.prompts);
+        let mut parts: Vec<_> =
+            parts.map(|(sequence, tokens)| Part { sequence, tokens, want: Want::All }).collect();
+        let together = crowd.forward(&mut parts).unwrap();
+        let one_by_one: Vec<f32> =
+            case.prompts.iter().flat_map(|p| in_pieces(&alone, p, usize::MAX)).collect();
+        assert_eq!(together, one_by_one, "{name}");
+    }
+}
+
+#[test]
+fn missing_and_misshapen_tensors_are_named() {
+    let case = case("qwen3_moe");
+    for (key, value, named) in [
+        ("num_hidden_layers", 4, "model.layers.3.input_layernorm.weight"),
+        ("moe_intermediate_size", 25, "model.layers.0.mlp.experts.0.gate_proj.weight"),
+        ("num_experts", 9, "model.layers.0.mlp.experts.8.gate_proj.weight"),
+        ("vocab_size", 97, "model.embed_tokens.weight"),
+    ] {
+        let dir = changed(&case, key, value.into());
+        let e = Model::open(dir.path(), &Options::default()).err().unwrap();
+        assert!(e.what().contains(named), "{e}");
+        assert_eq!(e.class().exit_code(), 3);
+    }
+}
+
+#[test]
+fn what_is_not_implemented_is_refused_by_name() {
+    let case = case("qwen3");
+    for (key, value, named) in [
+        ("model_type", serde_json::json!("gpt_neox"), "gpt_neox"),
+        ("hidden_act", serde_json::json!("gelu"), "gelu"),
+        ("rope_scaling", serde_json::json!({"rope_type": "yarn", "factor": 4.0}), "yarn"),
+        ("layer_types", serde_json::json!(["sliding_attention", "full_attention"]), "sliding"),
+        ("quantization_config", serde_json::json!({"quant_method": "gptq"}), "gptq"),
+    ] {
+        let dir = changed(&case, key, value);
+        let e = Model::open(dir.path(), &Options::default()).err().unwrap();
+        assert!(e.to_string().contains(named), "{e}");
+    }
+}

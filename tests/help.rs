@@ -1,0 +1,65 @@
+//! Help texts: every command has one line and two examples that parse.
+
+use crate::args;
+use crate::support::{prep, repository};
+
+const COMMANDS: [&str; 12] = [
+    "run",
+    "merge-lora",
+    "quantize",
+    "assemble",
+    "template show",
+    "template render",
+    "template check",
+    "template embed",
+    "checksum",
+    "verify",
+    "parse",
+    "generate",
+];
+
+#[test]
+fn every_command_has_two_examples_whose_options_exist() {
+    for command in COMMANDS {
+        let mut words: Vec<&str> = command.split(' ').collect();
+        words.push("--help");
+        let help = prep(&words).succeeds().stdout;
+        let examples: Vec<&str> =
+            help.lines().map(str::trim).filter(|l| l.starts_with(&format!("prep {command}"))).collect();
+        assert!(examples.len() >= 2, "{command}:\n{help}");
+        for example in examples {
+            for flag in example.split_whitespace().filter(|w| w.starts_with("--")) {
+                assert!(
+                    help.contains(&format!("{flag} ")) || help.contains(&format!("{flag}\n")),
+                    "{flag} of {example}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_exits_2_and_json_says_so() {
+    prep(["frobnicate"]).exits(2);
+    prep(["checksum"]).exits(2).says("MODEL");
+    let json = prep(["checksum", "--json", "--wrong"]).exits(2).json();
+    assert_eq!(json["code"], 2);
+    prep(["--version"]).succeeds().says("prep 0.");
+}
+
+#[test]
+fn recipe_faults_name_the_line() {
+    let dir = crate::support::Dir::new();
+    let path = dir.join("r.toml");
+    std::fs::write(&path, "base = 'x'\nquantise = 1\n").unwrap();
+    prep(args!["run", path, "--out", dir.join("o")]).exits(2).says("line 2");
+}
+
+#[test]
+fn readme_names_every_command() {
+    let readme = std::fs::read_to_string(repository().join("README.md")).unwrap();
+    for command in COMMANDS {
+        let first = command.split(' ').next().unwrap();
+        assert!(readme.contains(&format!("prep {first}")), "{first}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Broken and hostile folders: one clear sentence, exit 3, nothing half-written.
+
+use std::path::Path;
+
+use crate::args;
+use crate::support::{Dir, Ended, fixture, prep};
+
+/// A copy of the tiny base with something done to it, then quantized.
+fn quantized(spoil: impl Fn(&Path)) -> Ended {
+    let dir = Dir::new();
+    let model = dir.copy_of(&fixture("models/qwen3-moe/base"), "model");
+    spoil(&model);
+    let out = dir.join("out");
+    let ended = prep(args!["quantize", model, "--out", out, "--fp8"]);
+    assert!(!out.join("prep-report.json").exists());
+    ended
+}
+
+fn rewrite(path: &Path, change: impl Fn(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn truncated_shard() {
+    quantized(|m| rewrite(&m.join("model.safetensors"), |b| b.truncate(b.len() - 7)))
+        .exits(3)
+        .says("model.safetensors");
+}
+
+#[test]
+fn header_that_claims_more_than_the_file() {
+    for length in [u64::MAX, 1 << 40, 99_999_999] {
+        quantized(|m| {
+            rewrite(&m.join("model.safetensors"), |b| b[..8].copy_from_slice(&length.to_le_bytes()))
+        })
+        .exits(3)
+        .says("header");
+    }
+    quantized(|m| std::fs::write(m.join("model.safetensors"), b"abc").unwrap()).exits(3).says("3 bytes");
+}
+
+#[test]
+fn missing_config_weights_or_folder() {
+    quantized(|m| std::fs::remove_file(m.join("config.json")).unwrap()).exits(3).says("config.json");
+    quantized(|m| std::fs::remove_file(m.join("model.safetensors")).unwrap()).exits(3).says("no weights");
+    quantized(|m| std::fs::write(m.join("config.json"), "{\"model_type\": ").unwrap())
+        .exits(3)
+        .says("not valid JSON");
+    let dir = Dir::new();
+    prep(args!["quantize", dir.join("no"), "--out", dir.join("o"), "--fp8"]).exits(3).says("not a folder");
+}
+
+#[test]
+fn pickles_only() {
+    quantized(|m| std::fs::rename(m.join("model.safetensors"), m.join("pytorch_model.bin")).unwrap())
+        .exits(3)
+        .says("pickles");
+}
+
+#[test]
+fn unknown_model_type() {
+    quantized(|m| std::fs::write(m.join("config.json"), r#"{"model_type": "mamba9"}"#).unwrap())
+        .exits(3)
+        .says("mamba9");
+}
+
+#[test]
+fn not_a_number_in_a_weight() {
+    let name = "model.layers.2.mlp.experts.3.up_proj.weight";
+    let spoil = |m: &Path| {
+        rewrite(&m.join("model.safetensors"), |b| {
+            let head = u64::from_le_bytes(b[..8].try_into().unwrap()) as usize;
+            let json: serde_json::Value = serde_json::from_slice(&b[8..8 + head]).unwrap();
+            let at = 8 + head + json[name]["data_offsets"][0].as_u64().unwrap() as usize;
+            // 0x7fc0 is not a number in bf16.
+            b[at + 20..at + 22].copy_from_slice(&0x7fc0u16.to_le_bytes());
+        })
+    };
+    quantized(spoil).exits(3).says(name);
+}
+
+#[test]
+fn links_that_leave_the_folder_and_pipes() {
+    let dir = Dir::new();
+    std::fs::write(dir.join("secret"), "x").unwrap();
+    let secret = dir.join("secret");
+    quantized(|m| std::os::unix::fs::symlink(&secret, m.join("tokenizer.model")).unwrap())
+        .exits(3)
+        .says("leaves its folder");
+    quantized(|m| {
+        std::process::Command::new("mkfifo").arg(m.join("notes.txt")).status().unwrap();
+    })
+    .exits(3)
+    .says("not a regular file");
+}
+
+#[test]
+fn index_that_names_a_path_or_another_checkpoint() {
+    for (file, text) in [("../x.safetensors", "refused"), ("gone.safetensors", "gone.safetensors")] {
+        let index = format!(r#"{{"weight_map": {{"a": "{file}"}}}}"#);
+        quantized(|m| {
+            std::fs::remove_file(m.join("model.safetensors")).unwrap();
+            std::fs::write(m.join("model.safetensors.index.json"), &index).unwrap();
+        })
+        .exits(3)
+        .says(text);
+    }
+    quantized(|m| {
+        std::fs::write(
+            m.join("model.safetensors.index.json"),
+            r#"{"weight_map": {"a": "model.safetensors"}}"#,
+        )
+        .unwrap()
+    })
+    .exits(3)
+    .says("no shard holds");
+}
+
+#[test]
+fn hub_cache_layout_is_read_through_its_links() {
+    let dir = Dir::new();
+    let model = dir.join("models--a--b");
+    let (blobs, snapshot) = (model.join("blobs"), model.join("snapshots/0123"));
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::create_dir_all(&snapshot).unwrap();
+    for (n, entry) in std::fs::read_dir(fixture("models/qwen3-moe/base")).unwrap().enumerate() {
+        let entry = entry.unwrap();
+        let blob = format!("{n:040x}");
+        std::fs::copy(entry.path(), blobs.join(&blob)).unwrap();
+        std::os::unix::fs::symlink(format!("../../blobs/{blob}"), snapshot.join(entry.file_name())).unwrap();
+    }
+    prep(args!["quantize", snapshot, "--out", dir.join("out"), "--fp8"]).succeeds();
+}

@@ -1,0 +1,125 @@
+//! Each step alone gives the same bytes as the fused run; outputs never harm inputs.
+
+use crate::args;
+use crate::support::{Dir, files, fixture, prep, tiny_fp8, tiny_merged};
+
+#[test]
+fn steps_apart_give_the_bytes_of_the_fused_run() {
+    let dir = Dir::new();
+    let apart = dir.join("apart");
+    prep(args!["quantize", tiny_merged(), "--out", apart, "--fp8"]).succeeds().says("next: ");
+    prep(args!["template", "embed", apart]).succeeds();
+    assert_eq!(files(&apart).keys().collect::<Vec<_>>(), files(tiny_fp8()).keys().collect::<Vec<_>>());
+    for (name, bytes) in files(&apart) {
+        assert!(bytes == files(tiny_fp8())[&name], "{name}");
+    }
+    prep(args!["checksum", apart, "--check"]).succeeds();
+}
+
+#[test]
+fn adapters_of_both_layouts_merge_to_the_same_weights() {
+    let dir = Dir::new();
+    let out = dir.join("out");
+    let (base, adapter) = (fixture("models/qwen3-moe/base"), fixture("models/qwen3-moe/adapter-per-expert"));
+    prep(args!["merge-lora", "--base", base, "--adapter", adapter, "--out", out]).succeeds();
+    assert!(files(&out)["model.safetensors"] == files(tiny_merged())["model.safetensors"]);
+}
+
+#[test]
+fn output_is_never_an_input_nor_overwritten() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "model");
+    prep(args!["quantize", model, "--out", model, "--fp8"]).exits(2).says("inputs are never changed");
+    prep(args!["quantize", model, "--out", model.join("x"), "--fp8"]).exits(2);
+    let out = dir.join("out");
+    prep(args!["quantize", model, "--out", out, "--fp8"]).succeeds();
+    let before = files(&out);
+    prep(args!["quantize", model, "--out", out, "--fp8"]).succeeds().says("nothing to do");
+    prep(args!["quantize", model, "--out", out, "--fp8", "--scheme", "channel"]).exits(2).says("--force");
+    prep(args!["quantize", model, "--out", out, "--fp8", "--force"]).succeeds();
+    assert!(files(&out) == before && files(&model) == files(tiny_merged()));
+}
+
+#[test]
+fn quantizing_twice_is_refused() {
+    let dir = Dir::new();
+    prep(args!["quantize", tiny_fp8(), "--out", dir.join("o"), "--fp8"]).exits(3).says("quantiz");
+    assert!(!dir.join("o/config.json").exists());
+}
+
+#[test]
+fn adapter_tensor_without_a_place_is_refused_by_name() {
+    let dir = Dir::new();
+    let case = fixture("merge/refuse-unmatched-tensor");
+    let out = dir.join("out");
+    let ended = prep(args![
+        "merge-lora",
+        "--base",
+        case.join("base"),
+        "--adapter",
+        case.join("adapter"),
+        "--out",
+        out
+    ])
+    .exits(3);
+    assert!(ended.stderr.contains("hint:"), "{}", ended.stderr);
+    assert!(!out.join("model.safetensors").exists());
+}
+
+#[test]
+fn report_holds_no_path_of_the_machine() {
+    let text = std::fs::read_to_string(tiny_merged().join("prep-report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(report["outputs"].as_array().unwrap().len() == 6);
+    let without_command = text.replace(report["command"].as_str().unwrap(), "");
+    assert!(!without_command.contains(env!("CARGO_MANIFEST_DIR")), "{text}");
+}
+
+#[test]
+fn parts_assembled_are_the_bytes_of_one_run() {
+    let dir = Dir::new();
+    let model = crate::support::sharded_model(&dir);
+    let (whole, parts) = (dir.join("whole"), dir.join("parts"));
+    prep(args!["quantize", model, "--out", whole, "--fp8"]).succeeds();
+    prep(args!["assemble", parts]).exits(3).says("holds no parts");
+    prep(args!["quantize", model, "--out", parts, "--fp8", "--part", "1/2"]).succeeds().says("prep assemble");
+    prep(args!["assemble", parts]).exits(1).says("is not complete");
+    prep(args!["verify", parts, "--parser", "hermes"]).exits(3).says("unfinished");
+    prep(args!["quantize", model, "--out", parts, "--fp8", "--part", "2/2"]).succeeds();
+    prep(args!["assemble", parts]).succeeds();
+    assert!(files(&parts) == files(&whole));
+    prep(args!["checksum", parts, "--check"]).succeeds();
+    prep(args!["quantize", model, "--out", parts, "--fp8", "--part", "3/2"]).exits(2);
+}
+
+#[test]
+fn every_fp8_scheme_keeps_the_score() {
+    let dir = Dir::new();
+    for scheme in ["channel", "tensor", "compressed-block"] {
+        let out = dir.join(scheme);
+        prep(args!["quantize", tiny_merged(), "--out", out, "--fp8", "--scheme", scheme]).succeeds();
+        let result = prep(args!["verify", out, "--parser", "qwen3_coder", "--json"]).succeeds().json();
+        assert!(result["score"].as_u64().unwrap() >= 62, "{scheme}: {}", result["score"]);
+    }
+}
+
+#[test]
+fn fp8_model_can_be_the_source_if_asked_for() {
+    let dir = Dir::new();
+    let out = dir.join("out");
+    let args =
+        args!["quantize", tiny_fp8(), "--out", out, "--fp8", "--scheme", "channel", "--from-quantized"];
+    prep(args).succeeds();
+    let config = std::fs::read_to_string(out.join("config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    assert_eq!(config["quantization_config"]["quant_method"], "compressed-tensors");
+}
+
+#[test]
+fn flags_that_need_calibration_are_refused_by_name() {
+    let dir = Dir::new();
+    for flag in ["--static-activations", "--kv-cache"] {
+        prep(args!["quantize", tiny_merged(), "--out", dir.join("o"), "--fp8", flag]).exits(2).says(flag);
+        assert!(!dir.join("o").exists());
+    }
+}

@@ -1,0 +1,134 @@
+//! One output shard: the bytes go to disk and through sha256 in one pass.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use sha2::Digest as _;
+
+use super::small::{part_path, sync_dir};
+use crate::error::{Error, Result};
+use crate::names::{Digest, FileName};
+
+/// Writes `NAME.part`; [`ShardWriter::finish`] makes it `NAME`. Dropped before, it removes the part.
+#[derive(Debug)]
+pub struct ShardWriter {
+    file: File,
+    dir: PathBuf,
+    part: PathBuf,
+    name: FileName,
+    written: u64,
+    hasher: Option<Hasher>,
+}
+
+/// Hashes on a thread of its own, so that hashing hides behind the write.
+#[derive(Debug)]
+struct Hasher {
+    sender: SyncSender<Vec<u8>>,
+    thread: JoinHandle<Digest>,
+}
+
+impl Hasher {
+    fn start() -> Self {
+        let (sender, receiver) = sync_channel::<Vec<u8>>(2);
+        let thread = std::thread::spawn(move || {
+            let mut sha = sha2::Sha256::new();
+            receiver.into_iter().for_each(|bytes| sha.update(&bytes));
+            Digest(sha.finalize().into())
+        });
+        Hasher { sender, thread }
+    }
+}
+
+impl ShardWriter {
+    /// Begins `dir/name.part`, over what an earlier run left there.
+    ///
+    /// # Errors
+    /// Exit 5 when the file cannot be made.
+    pub fn create(dir: &Path, name: &FileName) -> Result<Self> {
+        let part = part_path(dir, name);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o644)
+            .open(&part)
+            .map_err(|e| Error::io("write", &part, &e))?;
+        let hasher = Some(Hasher::start());
+        Ok(ShardWriter { file, dir: dir.to_path_buf(), part, name: name.clone(), written: 0, hasher })
+    }
+
+    /// Appends `bytes`.
+    ///
+    /// # Errors
+    /// Exit 5 when the disk is full or broken.
+    pub fn append(&mut self, bytes: Vec<u8>) -> Result<()> {
+        self.file.write_all(&bytes).map_err(|e| Error::io("write", &self.part, &e))?;
+        self.written += bytes.len() as u64;
+        if let Some(h) = &self.hasher {
+            // The receiver only ends when the sender is dropped.
+            let _ = h.sender.send(bytes);
+        }
+        Ok(())
+    }
+
+    /// Bytes so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Syncs the file, gives it its name, syncs the folder. Returns digest and length.
+    ///
+    /// # Errors
+    /// Exit 5 when the disk is full or broken.
+    pub fn finish(mut self) -> Result<(Digest, u64)> {
+        let io = |e| Error::io("write", &self.part, &e);
+        self.file.sync_all().map_err(io)?;
+        let Hasher { sender, thread } =
+            self.hasher.take().ok_or_else(|| Error::input("shard finished twice"))?;
+        drop(sender);
+        let digest = thread.join().map_err(|_| Error::input("hashing ended early"))?;
+        let path = self.dir.join(&self.name);
+        std::fs::rename(&self.part, &path).map_err(|e| Error::io("write", &path, &e))?;
+        sync_dir(&self.dir)?;
+        Ok((digest, self.written))
+    }
+}
+
+impl Drop for ShardWriter {
+    fn drop(&mut self) {
+        if let Some(Hasher { sender, thread }) = self.hasher.take() {
+            drop(sender);
+            let _ = thread.join();
+            let _ = std::fs::remove_file(&self.part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finished_shard_has_its_name_and_digest() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = FileName::parse("a.safetensors").unwrap();
+        let mut w = ShardWriter::create(dir.path(), &name).unwrap();
+        w.append(b"ab".to_vec()).unwrap();
+        w.append(b"c".to_vec()).unwrap();
+        assert_eq!(w.finish().unwrap(), (Digest::of(b"abc"), 3));
+        assert_eq!(std::fs::read(dir.path().join("a.safetensors")).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn dropped_shard_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut w = ShardWriter::create(dir.path(), &FileName::parse("a").unwrap()).unwrap();
+        w.append(b"ab".to_vec()).unwrap();
+        drop(w);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
