@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
+use super::engine::{self, Arguments, Blank, Body, Delivery, Event, Grammar, Mark, Naming, Rule, State};
 use super::python::{Dict, Json, json, space};
 use super::{Context, Parsed, ToolCall};
 
@@ -42,7 +42,7 @@ const GEMMA4: Grammar = Grammar {
     rules: RULES,
     start: State::Content,
     body: Body::Single,
-    convert: |body, _, _| Some(arguments(body)),
+    arguments: Arguments::Whole(|body, _, _| Some(arguments(body))),
     naming: Naming::Plain,
     kept_tokens: &[QUOTE],
     trims_reasoning: true,
@@ -51,8 +51,15 @@ const GEMMA4: Grammar = Grammar {
 };
 
 /// `gemma4`.
-pub fn gemma4(text: &str, context: &Context) -> Parsed {
-    engine::parse(&with_channel(text), context, &GEMMA4)
+pub fn gemma4(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    match delivery {
+        Delivery::Whole => engine::parse(&with_channel(text), context, delivery, &GEMMA4),
+        // Of a streamed text only the first token is looked at.
+        Delivery::Streamed if text.starts_with(CHANNEL_END) || first_word(text) == THOUGHT.trim_end() => {
+            engine::parse(&format!("{CHANNEL_START}{text}"), context, delivery, &GEMMA4)
+        }
+        Delivery::Streamed => engine::parse(text, context, delivery, &GEMMA4),
+    }
 }
 
 /// Reasoning as `gemma4` cuts it off: the heading `thought` is no part of it.
@@ -64,6 +71,10 @@ pub fn gemma4_reasoning(text: &str, context: &Context) -> (String, String) {
         None => reasoning,
     };
     (reasoning, content)
+}
+
+fn first_word(text: &str) -> &str {
+    &text[..text.find(|c: char| !is_word(c)).unwrap_or(text.len())]
 }
 
 /// A text that ends a channel or starts with its heading, but does not open it, is read as if it did.
@@ -298,7 +309,8 @@ mod tests {
     fn answer(text: &str) -> (String, Vec<(String, String)>) {
         let tools = vec![json!({"function": {"name": "f", "parameters": {"properties": {
             "n": {"type": "integer"}, "o": {"properties": {"b": {"type": "boolean"}}}, "l": {"items": {"type": "integer"}}}}}})];
-        let parsed = gemma4(&text.replace('"', QUOTE), &Context { tools, ..Context::default() });
+        let parsed =
+            gemma4(&text.replace('"', QUOTE), &Context { tools, ..Context::default() }, Delivery::Whole);
         let calls = parsed.tool_calls.into_iter().map(|call| (call.name, call.arguments)).collect();
         (parsed.content.unwrap_or_default(), calls)
     }

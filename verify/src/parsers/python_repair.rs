@@ -3,8 +3,8 @@
 //! Source: vLLM 0.33, `lfm2`: line breaks in strings, numbers with leading zeros, unescaped quotes within strings, and
 //! parameters named after keywords.
 
-use super::python::literal::{self, Expr};
 use super::python::space;
+use super::python::syntax::{self, Expr};
 
 /// Ends the name of a parameter that is a keyword, until it has been read.
 const MARK: &str = "_pyreservedkw_";
@@ -21,12 +21,12 @@ pub fn list_statement(source: &str) -> Option<Vec<Expr>> {
     if renamed != last {
         candidates.push(renamed);
     }
-    candidates.iter().find_map(|candidate| literal::list_statement(candidate))
+    candidates.iter().find_map(|candidate| syntax::list_statement(candidate))
 }
 
 /// The name a parameter had before it was renamed.
 pub fn restored(name: &str) -> &str {
-    name.strip_suffix(MARK).filter(|word| literal::is_keyword(word)).unwrap_or(name)
+    name.strip_suffix(MARK).filter(|word| syntax::is_keyword(word)).unwrap_or(name)
 }
 
 /// A character of source with what it belongs to.
@@ -134,7 +134,7 @@ fn requoted(source: &str) -> Option<String> {
         }
         let mut winners = candidates.into_iter().filter_map(|close| {
             let text = closed_at(&chars, at, close);
-            literal::is_valid(&escape_control(&text)).then_some(text)
+            syntax::is_valid(&escape_control(&text)).then_some(text)
         });
         return winners.next().filter(|_| winners.next().is_none());
     }
@@ -204,7 +204,7 @@ fn rename_keywords(source: &str) -> String {
         let mut rest = chars[at..].iter().skip_while(|c| space::is_space(**c));
         let assigned = rest.next() == Some(&'=') && rest.next() != Some(&'=');
         out.push_str(&name);
-        if assigned && matches!(before, '(' | ',') && literal::is_keyword(&name) {
+        if assigned && matches!(before, '(' | ',') && syntax::is_keyword(&name) {
             out.push_str(MARK);
         }
         before = name.chars().last().unwrap_or(before);
