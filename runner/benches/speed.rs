@@ -97,7 +97,7 @@ fn in_cache(isa: Isa, fp8: bool) {
     let (rows, cols) = (128, 1024);
     let width = if fp8 { 1 } else { 2 };
     let bytes: Vec<u8> = (0..rows * cols * width).map(|i| (i * 37 % 64 + 32) as u8).collect();
-    let scales = Scales { values: vec![1.0; 8].into(), block: [128, 128], across: 8, first_row: 0 };
+    let scales = Scales { values: vec![1.0; 8].into(), block: [128, 128], across: 8 };
     let format = if fp8 { Format::E4m3(scales) } else { Format::Bf16 };
     let weight = Matrix { name: "w".into(), rows, cols, bytes: Bytes::owned(bytes), format };
     let linear = Linear { weight, bias: None };

@@ -111,11 +111,16 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// When the machine has no room for it.
     pub fn sequence(&self, backend: &B) -> Result<Sequence<B>> {
-        let memory = |layer: &Layer<B>| match &layer.mixer {
-            Mixer::Attention(a) => backend.new_kv(a.heads).map(Memory::Kv),
-            Mixer::Delta(d) => backend.new_delta(&d.rule).map(Memory::Delta),
-        };
-        Ok(Sequence { len: 0, layers: self.layers.iter().map(memory).collect::<Result<_>>()? })
+        Ok(Sequence { len: 0, layers: self.layers.iter().map(|l| l.memory(backend)).collect::<Result<_>>()? })
+    }
+
+    /// What the layers need to know of a step of these spans.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub fn step<'a>(&self, backend: &'a B, spans: &'a [Span]) -> Result<Step<'a, B>> {
+        let (shape, angles) = self.rope.angles(spans);
+        Ok(Step { backend, spans, angles: backend.tensor(shape, angles)? })
     }
 
     /// Feeds the parts and returns the wanted logits `[wanted rows, vocab]`, part by part.
@@ -160,8 +165,7 @@ impl<B: Backend> Decoder<B> {
         }
         let spans: Vec<Span> =
             parts.iter().map(|p| Span { start: p.sequence.len, len: p.tokens.len() }).collect();
-        let (shape, angles) = self.rope.angles(&spans);
-        let step = Step { backend, spans: &spans, angles: backend.tensor(shape, angles)? };
+        let step = self.step(backend, &spans)?;
         let mut h = backend.embed(&self.embedding, &tokens)?;
         for (n, layer) in self.layers.iter().enumerate() {
             see(n, &h)?;
@@ -174,6 +178,17 @@ impl<B: Backend> Decoder<B> {
 }
 
 impl<B: Backend> Layer<B> {
+    /// What a sequence without tokens remembers.
+    ///
+    /// # Errors
+    /// When the machine has no room for it.
+    pub fn memory(&self, backend: &B) -> Result<Memory<B>> {
+        match &self.mixer {
+            Mixer::Attention(a) => backend.new_kv(a.heads).map(Memory::Kv),
+            Mixer::Delta(d) => backend.new_delta(&d.rule).map(Memory::Delta),
+        }
+    }
+
     /// Adds the layer's two halves to the residual stream `h` `[tokens, hidden]`.
     ///
     /// # Errors

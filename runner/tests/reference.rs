@@ -2,11 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
+use runner::backend::Span;
+use runner::cpu::{Array, Cpu, Watch};
 use runner::decoder::{Part, Want};
 use runner::dump::dump;
 use runner::engine::Stop;
+use runner::weights::Matrix;
 use runner::{Model, Options};
 
 struct Case {
@@ -146,5 +151,59 @@ fn what_is_not_implemented_is_refused_by_name() {
         let dir = changed(&case, key, value);
         let e = Model::open(dir.path(), &Options::default()).err().unwrap();
         assert!(e.to_string().contains(named), "{e}");
+    }
+}
+
+/// Names and rows of everything that went into a matrix.
+#[derive(Default)]
+struct Seen(Mutex<BTreeMap<String, usize>>);
+
+impl Watch for Seen {
+    fn see(&self, matrix: &Matrix, x: &Array) {
+        assert_eq!(matrix.cols, x.cols());
+        *self.0.lock().unwrap().entry(matrix.name.to_string()).or_default() += x.rows();
+    }
+}
+
+#[test]
+fn a_watch_sees_every_module_by_name_whatever_the_layout() {
+    for (name, prefix) in [("qwen3_5_moe", "model.language_model"), ("qwen3_moe", "model")] {
+        let case = case(name);
+        let seen = Arc::new(Seen::default());
+        let cpu = Cpu::default().watched(seen.clone());
+        let checkpoint = verify::Checkpoint::open(&case.dir).unwrap();
+        let model = Model::on(cpu, &checkpoint, &Options::default()).unwrap();
+        let tokens = &case.prompts[2];
+        dump(&model, tokens, 0, &Stop::Never).unwrap();
+        let seen = seen.0.lock().unwrap();
+        for module in ["gate_proj", "up_proj", "down_proj"] {
+            let of = |e: usize| seen.get(&format!("{prefix}.layers.0.mlp.experts.{e}.{module}"));
+            // Both models choose two of eight experts.
+            assert_eq!((0..8).filter_map(of).sum::<usize>(), 2 * tokens.len(), "{name} {module}");
+        }
+        assert_eq!(seen["lm_head"], tokens.len());
+    }
+}
+
+#[test]
+fn layers_run_one_by_one_as_in_the_whole() {
+    let case = case("qwen3_next");
+    let model = Model::open(&case.dir, &Options::default()).unwrap();
+    let (decoder, cpu, tokens) = (model.decoder(), model.backend(), &case.prompts[2][..]);
+    let mut inputs = Vec::new();
+    let mut sequence = model.sequence().unwrap();
+    let mut parts = [Part { sequence: &mut sequence, tokens, want: Want::Nothing }];
+    let mut keep = |_: usize, h: &Array| {
+        inputs.push(h.clone());
+        Ok(())
+    };
+    let last = decoder.hidden(cpu, &mut parts, &mut keep).unwrap();
+    inputs.push(last);
+    let spans = [Span { start: 0, len: tokens.len() }];
+    let step = decoder.step(cpu, &spans).unwrap();
+    for (n, layer) in decoder.layers.iter().enumerate() {
+        let mut h = inputs[n].clone();
+        layer.forward(&step, &mut h, vec![&mut layer.memory(cpu).unwrap()]).unwrap();
+        assert_eq!(h, inputs[n + 1], "layer {n}");
     }
 }

@@ -179,12 +179,10 @@ fn swiglu<B: Backend>(
 
 /// `[experts, 2 * inter, hidden]`, gate rows first, and `[experts, hidden, inter]`: read as three matrices each.
 fn fused_experts<B: Backend>(at: &Builder<B>, c: &MoeConfig) -> Result<Vec<SwiGlu<B>>> {
-    let both = at.stacked("experts.gate_up_proj", c.experts, [2 * c.inter, c.hidden])?;
-    let down = at.stacked("experts.down_proj", c.experts, [c.hidden, c.inter])?;
-    let pairs = both.into_iter().zip(down);
-    let expert = |(both, down): (crate::weights::Matrix, _)| {
-        let (gate, up) = (both.rows(0..c.inter), both.rows(c.inter..2 * c.inter));
-        Ok(SwiGlu { gate: at.plain(gate)?, up: at.plain(up)?, down: at.plain(down)? })
-    };
-    pairs.map(expert).collect()
+    let both = [c.experts, 2 * c.inter, c.hidden];
+    let down = [c.experts, c.hidden, c.inter];
+    let gate = at.stacked("experts.gate_up_proj", both, ("gate_proj", 0..c.inter))?;
+    let up = at.stacked("experts.gate_up_proj", both, ("up_proj", c.inter..2 * c.inter))?;
+    let down = at.stacked("experts.down_proj", down, ("down_proj", 0..c.hidden))?;
+    Ok(gate.into_iter().zip(up).zip(down).map(|((gate, up), down)| SwiGlu { gate, up, down }).collect())
 }

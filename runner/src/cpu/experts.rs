@@ -1,15 +1,15 @@
 //! A mixture of experts: tokens sorted by expert, every expert's weights read once.
 
 use super::isa::{Isa, Kernel, Lanes};
-use super::product::{Job, products};
+use super::product::Job;
 use super::{Array, Cpu, elementwise};
 use crate::backend::{Divide, Routing, SwiGlu};
 
 /// For each token the sum over its experts, in the order of the experts, of weight times output.
-pub fn mix(isa: Isa, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Array {
+pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Array {
     let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
     for (token, logits) in router.each_row().enumerate() {
-        for (expert, weight) in choose(isa, logits, routing) {
+        for (expert, weight) in choose(cpu.isa, logits, routing) {
             visits[expert].push((token, weight));
         }
     }
@@ -19,15 +19,15 @@ pub fn mix(isa: Isa, x: &Array, router: &Array, routing: Routing, experts: &[Swi
     let jobs: Vec<Job> = with_inputs()
         .flat_map(|((e, _), x)| [Job { x, w: &e.gate.weight }, Job { x, w: &e.up.weight }])
         .collect();
-    let mut results = products(isa, &jobs).into_iter();
+    let mut results = cpu.products(&jobs).into_iter();
     let mut inner = Vec::with_capacity(busy.len());
     while let (Some(mut gate), Some(up)) = (results.next(), results.next()) {
-        elementwise::swiglu(isa, gate.values_mut(), up.values());
+        elementwise::swiglu(cpu.isa, gate.values_mut(), up.values());
         inner.push(gate);
     }
     let jobs: Vec<Job> = busy.iter().zip(&inner).map(|((e, _), x)| Job { x, w: &e.down.weight }).collect();
     let mut out = Array::zeros(x.rows(), x.cols());
-    for ((_, visits), y) in busy.iter().zip(products(isa, &jobs)) {
+    for ((_, visits), y) in busy.iter().zip(cpu.products(&jobs)) {
         for ((token, weight), y) in visits.iter().zip(y.each_row()) {
             let to = &mut out.values_mut()[token * x.cols()..][..x.cols()];
             to.iter_mut().zip(y).for_each(|(to, y)| *to += weight * y);

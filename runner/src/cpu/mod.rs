@@ -14,6 +14,8 @@ pub use attention::Kv;
 pub use delta::DeltaState;
 pub use isa::Isa;
 
+use std::sync::Arc;
+
 use verify::Result;
 
 use crate::backend::{Backend, DeltaInputs, DeltaRule, Heads, Linear, Norm, Routing, Span, SwiGlu};
@@ -21,15 +23,35 @@ use crate::weights::Matrix;
 use product::{Job, products};
 
 /// This machine's processor. Work is spread over the rayon pool it is called in.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub struct Cpu {
     isa: Isa,
+    watch: Option<Arc<dyn Watch>>,
+}
+
+/// Sees what goes into every matrix, for calibration.
+pub trait Watch: Send + Sync {
+    /// `x` `[tokens, in]` is about to be multiplied with `matrix`, whose name is the path of its module (experts by
+    /// number whatever the layout). An expert sees only its own tokens.
+    fn see(&self, matrix: &Matrix, x: &Array);
 }
 
 impl Cpu {
     /// On one instruction set; all of them give the same bits.
     pub fn new(isa: Isa) -> Self {
-        Cpu { isa }
+        Cpu { isa, watch: None }
+    }
+
+    /// Shows `watch` the inputs of every matrix from now on.
+    pub fn watched(self, watch: Arc<dyn Watch>) -> Self {
+        Cpu { watch: Some(watch), ..self }
+    }
+
+    fn products(&self, jobs: &[Job]) -> Vec<Array> {
+        if let Some(watch) = &self.watch {
+            jobs.iter().for_each(|job| watch.see(job.w, job.x));
+        }
+        products(self.isa, jobs)
     }
 }
 
@@ -81,7 +103,7 @@ impl Backend for Cpu {
 
     fn linear<const N: usize>(&self, x: &Array, layers: [&Linear<Self>; N]) -> Result<[Array; N]> {
         let jobs: Vec<Job> = layers.iter().map(|l| Job { x, w: &l.weight }).collect();
-        let mut results = products(self.isa, &jobs).into_iter();
+        let mut results = self.products(&jobs).into_iter();
         Ok(layers.map(|layer| {
             let mut y = results.next().unwrap_or_default();
             if let Some(bias) = &layer.bias {
@@ -147,6 +169,6 @@ impl Backend for Cpu {
         routing: Routing,
         experts: &[SwiGlu<Self>],
     ) -> Result<Array> {
-        Ok(experts::mix(self.isa, x, router, routing, experts))
+        Ok(experts::mix(self, x, router, routing, experts))
     }
 }

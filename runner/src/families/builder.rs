@@ -1,5 +1,7 @@
 //! Turns named tensors into parts of a model on a backend.
 
+use std::ops::Range;
+
 use verify::Result;
 
 use super::Keys;
@@ -75,14 +77,18 @@ impl<'a, B: Backend> Builder<'a, B> {
         Ok(Linear { bias: Some(self.tensor([1, shape[0]], bias)?), ..self.linear(name, shape)? })
     }
 
-    /// A linear layer of a matrix at hand.
-    pub fn plain(&self, matrix: Matrix) -> Result<Linear<B>> {
+    fn plain(&self, matrix: Matrix) -> Result<Linear<B>> {
         Ok(Linear { weight: self.backend.matrix(matrix)?, bias: None })
     }
 
-    /// The matrices of a fused tensor, see [`Source::stacked`].
-    pub fn stacked(&self, name: &str, count: usize, shape: [usize; 2]) -> Result<Vec<Matrix>> {
-        self.source.stacked(name, count, shape)
+    /// Linear layers out of a fused tensor, see [`Source::stacked`].
+    pub fn stacked(
+        &self,
+        name: &str,
+        shape: [usize; 3],
+        part: (&str, Range<usize>),
+    ) -> Result<Vec<Linear<B>>> {
+        self.source.stacked(name, shape, part)?.into_iter().map(|m| self.plain(m)).collect()
     }
 
     /// A small tensor.
@@ -116,7 +122,7 @@ impl<'a, B: Backend> Builder<'a, B> {
         let layers = keys.count("num_hidden_layers")?;
         keys.check_no_window(layers)?;
         let body = self.within(frame.prefix);
-        let table = body.source.matrix("embed_tokens", [vocab, hidden])?;
+        let table = body.source.weight("embed_tokens", [vocab, hidden])?;
         let head = match frame.tied {
             true => table.clone(),
             false => self.source.matrix("lm_head", [vocab, hidden])?,

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use half::{bf16, f16};
 use verify::MappedCheckpoint;
-
-use crate::cpu::isa::plain::e4m3;
+use verify::codec::{Float, e4m3};
 
 /// Bytes of a tensor: part of a mapped file, or made in memory (calibration, tests). Cheap to clone.
 #[derive(Debug, Clone)]
@@ -28,17 +28,6 @@ impl Bytes {
         Bytes(Kind::Owned(bytes.into()))
     }
 
-    /// A part of these bytes.
-    pub fn part(&self, part: Range<usize>) -> Self {
-        match &self.0 {
-            Kind::Mapped { map, tensor, range } => {
-                let range = range.start + part.start..range.start + part.end;
-                Bytes(Kind::Mapped { map: Arc::clone(map), tensor: *tensor, range })
-            }
-            Kind::Owned(bytes) => Bytes::owned(bytes[part].to_vec()),
-        }
-    }
-
     /// The bytes; of no particular alignment.
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
@@ -59,15 +48,22 @@ pub enum Format {
     Bf16,
     /// FP8 e4m3fn codes; a weight is `code * scale`.
     E4m3(Scales),
+    /// Four bits, two in a byte along a row, low half first; a weight is `(code - zero) * scale`. The `pack-quantized`
+    /// format of compressed-tensors.
+    Int4(Int4),
+    /// Four bits, but `[cols, rows]`: inputs outside, outputs inside, eight to a word in the order of
+    /// [`Awq::ORDER`]. The `gemm` format of AutoAWQ.
+    Awq(Awq),
 }
 
 impl Format {
-    /// Bytes of one weight.
-    pub fn width(&self) -> usize {
+    /// Bytes of a row of `cols` weights. (Of AWQ's, which has no rows, the share of one.)
+    pub fn row_bytes(&self, cols: usize) -> usize {
         match self {
-            Format::F32 => 4,
-            Format::F16 | Format::Bf16 => 2,
-            Format::E4m3(_) => 1,
+            Format::F32 => cols * 4,
+            Format::F16 | Format::Bf16 => cols * 2,
+            Format::E4m3(_) => cols,
+            Format::Int4(_) | Format::Awq(_) => cols.div_ceil(2),
         }
     }
 }
@@ -81,14 +77,70 @@ pub struct Scales {
     pub block: [usize; 2],
     /// Blocks beside each other.
     pub across: usize,
-    /// Where the matrix's first row stands in the grid, for a part of a matrix.
-    pub first_row: usize,
 }
 
 impl Scales {
     /// The scales of row `row`, one for each block along it.
     pub fn of_row(&self, row: usize) -> &[f32] {
-        &self.values[(self.first_row + row) / self.block[0] * self.across..][..self.across]
+        &self.values[row / self.block[0] * self.across..][..self.across]
+    }
+}
+
+/// Scales and zeros of [`Format::Int4`], left in the file.
+#[derive(Debug, Clone)]
+pub struct Int4 {
+    /// `[rows, cols / group]`.
+    pub scales: Bytes,
+    /// Their type.
+    pub float: Float,
+    /// 32-bit words `[rows / 8, cols / group]`, eight rows to a word; where there are none every zero is 8.
+    pub zeros: Option<Bytes>,
+    /// Columns under one scale, a multiple of 32.
+    pub group: usize,
+    /// Groups of a row.
+    pub across: usize,
+}
+
+impl Int4 {
+    /// Zero and scale of group `group` of row `row`.
+    pub fn factors(&self, row: usize, group: usize) -> [f32; 2] {
+        let scale = one_float(self.float, self.scales.as_slice(), row * self.across + group);
+        let zero = self.zeros.as_ref().map_or(8, |zeros| {
+            let word = zeros.as_slice().as_chunks::<4>().0[row / 8 * self.across + group];
+            u32::from_le_bytes(word) >> (4 * (row % 8)) & 15
+        });
+        [zero as f32, scale]
+    }
+}
+
+/// Scales and zeros of [`Format::Awq`], left in the file.
+#[derive(Debug, Clone)]
+pub struct Awq {
+    /// `[cols / group, rows]`.
+    pub scales: Bytes,
+    /// Their type.
+    pub float: Float,
+    /// 32-bit words `[cols / group, rows / 8]`, packed as the codes.
+    pub zeros: Bytes,
+    /// Inputs under one scale.
+    pub group: usize,
+}
+
+impl Awq {
+    /// Nibble `j` of word `c` belongs to output `8 c + ORDER[j]`.
+    pub const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+
+    /// The scale of output `row` in group `group`, of `rows` outputs.
+    pub fn scale(&self, row: usize, rows: usize, group: usize) -> f32 {
+        one_float(self.float, self.scales.as_slice(), group * rows + row)
+    }
+}
+
+fn one_float(float: Float, bytes: &[u8], at: usize) -> f32 {
+    match float {
+        Float::F32 => f32::from_le_bytes(bytes.as_chunks().0[at]),
+        Float::F16 => f16::from_le_bytes(bytes.as_chunks().0[at]).to_f32(),
+        Float::BF16 => bf16::from_le_bytes(bytes.as_chunks().0[at]).to_f32(),
     }
 }
 
@@ -108,17 +160,6 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// The matrix of some of its rows, reading the same bytes.
-    pub fn rows(&self, rows: Range<usize>) -> Self {
-        let row = self.cols * self.format.width();
-        let mut format = self.format.clone();
-        if let Format::E4m3(scales) = &mut format {
-            scales.first_row += rows.start;
-        }
-        let bytes = self.bytes.part(rows.start * row..rows.end * row);
-        Matrix { rows: rows.len(), bytes, format, name: Arc::clone(&self.name), cols: self.cols }
-    }
-
     /// The same numbers where kernels can work with them: a scale of 128 and more, which no sane model has, would
     /// overflow when the kernels fold e4m3's exponent bias into it, so such a matrix is written out in f32.
     pub(super) fn within_kernel_range(self) -> Self {
@@ -129,18 +170,9 @@ impl Matrix {
         let codes = self.bytes.as_slice().chunks_exact(self.cols).enumerate();
         let numbers = codes.flat_map(|(row, codes)| {
             let blocks = codes.chunks(scales.block[1]).zip(scales.of_row(row));
-            blocks.flat_map(|(codes, scale)| codes.iter().map(move |c| e4m3(*c) * scale))
+            blocks.flat_map(|(codes, scale)| codes.iter().map(move |c| e4m3::decode(*c) * scale))
         });
         let bytes = Bytes::owned(numbers.flat_map(f32::to_le_bytes).collect());
         Matrix { bytes, format: Format::F32, ..self }
-    }
-
-    /// Bytes read to use it once, scales included.
-    pub fn byte_len(&self) -> usize {
-        let scales = match &self.format {
-            Format::E4m3(s) => s.values.len() * 4,
-            _ => 0,
-        };
-        self.rows * self.cols * self.format.width() + scales
     }
 }

@@ -1,12 +1,14 @@
 //! A checkpoint as the families read it: by name, with the shape they expect.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use verify::checkpoint::Config;
+use verify::codec::Float;
+use verify::codec::fp8::{BLOCK, Grid};
 use verify::{Dtype, Error, MappedCheckpoint, Result, Shown, TensorMeta};
 
-use super::{Bytes, Format, Matrix, Quantization, Scales};
+use super::{Awq, Bytes, Format, Int4, Matrix, Quantization, Scales};
 
 /// Tensors of one checkpoint, or of a part of it whose names share a prefix.
 #[derive(Clone)]
@@ -49,11 +51,31 @@ impl<'a> Source<'a> {
         floats(meta, self.map.bytes_at(at))
     }
 
-    /// The matrix `<name>.weight` of `[out, in]`, with its scales where it is FP8.
+    /// The matrix `[out, in]` of module `name`: its `.weight` with scales where that is FP8, else its packed codes.
     ///
     /// # Errors
     /// Exit 3 naming a tensor that is missing, misshapen, or of a type that cannot be used.
     pub fn matrix(&self, name: &str, [rows, cols]: [usize; 2]) -> Result<Matrix> {
+        let has = |leaf: &str| self.has(&format!("{name}.{leaf}"));
+        let (leaf, format) = match (&self.quantization, has("weight")) {
+            (Quantization::Int4 { group, zeros }, false) if has("weight_packed") => {
+                ("weight_packed", self.int4(name, [rows, cols], group.unwrap_or(cols), *zeros)?)
+            }
+            (Quantization::Awq { group }, false) if has("qweight") => {
+                ("qweight", self.awq(name, [rows, cols], group.unwrap_or(cols))?)
+            }
+            _ => return self.weight(name, [rows, cols]),
+        };
+        let shape = if leaf == "qweight" { [cols, rows / 8] } else { [rows, cols / 8] };
+        let bytes = self.words(&format!("{name}.{leaf}"), shape)?;
+        Ok(Matrix { name: self.full(name).into(), rows, cols, bytes, format })
+    }
+
+    /// The matrix `<name>.weight`, never packed.
+    ///
+    /// # Errors
+    /// As [`Self::matrix`].
+    pub fn weight(&self, name: &str, [rows, cols]: [usize; 2]) -> Result<Matrix> {
         let weight = format!("{name}.weight");
         let (at, meta) = self.find(&weight, "a matrix")?;
         if meta.spec.shape != [rows, cols] {
@@ -64,60 +86,117 @@ impl<'a> Source<'a> {
             _ => plain_format(meta)?,
         };
         let bytes = self.bytes(at, 0..meta.spec.byte_len() as usize);
-        Ok(Matrix { name: self.full(&weight).into(), rows, cols, bytes, format }.within_kernel_range())
+        Ok(Matrix { name: self.full(name).into(), rows, cols, bytes, format }.within_kernel_range())
     }
 
-    /// The matrices `[rows, cols]` of a fused tensor `[count, rows, cols]` called `name` itself, without `.weight`.
+    /// Rows `part` of each matrix of the fused tensor `name` `[count, rows, cols]`, as if it were module
+    /// `experts.N.<module>` of its own.
     ///
     /// # Errors
     /// As [`Self::matrix`].
-    pub fn stacked(&self, name: &str, count: usize, [rows, cols]: [usize; 2]) -> Result<Vec<Matrix>> {
+    pub fn stacked(
+        &self,
+        name: &str,
+        shape: [usize; 3],
+        (module, part): (&str, Range<usize>),
+    ) -> Result<Vec<Matrix>> {
+        let [count, rows, cols] = shape;
         let (at, meta) = self.find(name, "fused experts")?;
-        if meta.spec.shape != [count, rows, cols] {
-            return Err(misshapen(meta, format!("[{count}, {rows}, {cols}]")));
+        if meta.spec.shape != shape {
+            return Err(misshapen(meta, format!("{shape:?}")));
         }
         let format = plain_format(meta)?;
-        let len = rows * cols * format.width();
+        let row = format.row_bytes(cols);
         let matrix = |i: usize| Matrix {
-            name: format!("{}.{i}", self.full(name)).into(),
-            rows,
+            name: self.full(&format!("experts.{i}.{module}")).into(),
+            rows: part.len(),
             cols,
-            bytes: self.bytes(at, i * len..(i + 1) * len),
+            bytes: self.bytes(at, (i * rows + part.start) * row..(i * rows + part.end) * row),
             format: format.clone(),
         };
         Ok((0..count).map(matrix).collect())
     }
 
     fn scales(&self, name: &str, weight: &TensorMeta, [rows, cols]: [usize; 2]) -> Result<Scales> {
-        let Quantization::Fp8 { block } = self.quantization else {
+        let Quantization::Fp8(fp8) = &self.quantization else {
             return Err(Error::input(format!("tensor `{}` is FP8", Shown(&weight.spec.name)))
-                .found("no `quantization_config` in config.json")
+                .found("no FP8 `quantization_config` in config.json")
                 .hint("the config does not belong to these weights: fetch both again"));
         };
-        let inv = format!("{name}.weight_scale_inv");
-        let scale = if self.has(&inv) { inv } else { format!("{name}.weight_scale") };
-        let (at, meta) = self.find(&scale, "the scales of an FP8 matrix")?;
-        let grid = [rows.div_ceil(block[0]), cols.div_ceil(block[1])];
-        let (block, across) = match meta.spec.shape[..] {
-            [r, c] if [r, c] == grid => (block, c),
-            [r, 1] | [r] if r == rows => ([1, cols], 1),
-            [] | [1] | [1, 1] => ([rows, cols], 1),
-            _ => return Err(misshapen(meta, format!("{grid:?}, [{rows}, 1] or [1]"))),
+        let (at, meta) = self.find(&format!("{name}.{}", fp8.scale_leaf()), "the scales of an FP8 matrix")?;
+        let shapes = fp8.scale_shapes(rows, cols);
+        if !shapes.contains(&meta.spec.shape) {
+            return Err(misshapen(meta, format!("{:?}", shapes[0])));
+        }
+        let block = match fp8.grid {
+            Grid::Block => [BLOCK, BLOCK],
+            Grid::Channel => [1, cols],
+            Grid::Tensor => [rows, cols],
         };
         let values = floats(meta, self.map.bytes_at(at))?;
         match values.iter().find(|s| !(s.is_finite() && **s > 0.0)) {
-            None => Ok(Scales { values: values.into(), block, across, first_row: 0 }),
-            Some(bad) => Err(Error::input(format!(
-                "tensor `{}` holds a scale that is no scale",
-                Shown(&meta.spec.name)
-            ))
-            .found(bad.to_string())
-            .expected("positive numbers")
-            .hint("quantize the model again")),
+            None => Ok(Scales { values: values.into(), block, across: fp8.grid.scales(rows, cols).1 }),
+            Some(bad) => {
+                let what = format!("tensor `{}` holds a scale that is no scale", Shown(&meta.spec.name));
+                Err(Error::input(what)
+                    .found(bad.to_string())
+                    .expected("positive numbers")
+                    .hint("quantize the model again"))
+            }
         }
     }
 
-    fn bytes(&self, tensor: usize, range: std::ops::Range<usize>) -> Bytes {
+    fn int4(&self, name: &str, [rows, cols]: [usize; 2], group: usize, zeros: bool) -> Result<Format> {
+        // Kernels step by 32 columns, words hold eight.
+        let fits = cols.is_multiple_of(8) && (group == cols || group.is_multiple_of(32));
+        if !fits || !cols.is_multiple_of(group) || zeros && !rows.is_multiple_of(8) {
+            let expected = "a multiple of 32 that divides the columns";
+            return Err(self.unpackable(name, [rows, cols], group, expected));
+        }
+        let across = cols / group;
+        let (scales, float) = self.group_scales(&format!("{name}.weight_scale"), [rows, across])?;
+        let zeros = match zeros {
+            true => Some(self.words(&format!("{name}.weight_zero_point"), [rows / 8, across])?),
+            false => None,
+        };
+        Ok(Format::Int4(Int4 { scales, float, zeros, group, across }))
+    }
+
+    fn awq(&self, name: &str, [rows, cols]: [usize; 2], group: usize) -> Result<Format> {
+        if !cols.is_multiple_of(group) || !rows.is_multiple_of(8) {
+            return Err(self.unpackable(name, [rows, cols], group, "a divisor of the inputs"));
+        }
+        let (scales, float) = self.group_scales(&format!("{name}.scales"), [cols / group, rows])?;
+        let zeros = self.words(&format!("{name}.qzeros"), [cols / group, rows / 8])?;
+        Ok(Format::Awq(Awq { scales, float, zeros, group }))
+    }
+
+    fn unpackable(&self, name: &str, shape: [usize; 2], group: usize, expected: &str) -> Error {
+        Error::input(format!("module `{}` cannot be packed in 4 bit like this", Shown(&self.full(name))))
+            .found(format!("{shape:?} in groups of {group}"))
+            .expected(format!("groups of {expected}, outputs in eights"))
+    }
+
+    fn group_scales(&self, name: &str, shape: [usize; 2]) -> Result<(Bytes, Float)> {
+        let (at, meta) = self.find(name, "the scales of 4-bit weights")?;
+        if meta.spec.shape != shape {
+            return Err(misshapen(meta, format!("{shape:?}")));
+        }
+        let float = Float::of(meta.spec.dtype).ok_or_else(|| unusable(meta, meta.spec.dtype))?;
+        Ok((self.bytes(at, 0..meta.spec.byte_len() as usize), float))
+    }
+
+    /// 32-bit words of packed codes.
+    fn words(&self, name: &str, shape: [usize; 2]) -> Result<Bytes> {
+        let (at, meta) = self.find(name, "packed 4-bit codes")?;
+        match (meta.spec.dtype, meta.spec.shape == shape) {
+            (Dtype::I32 | Dtype::U32, true) => Ok(self.bytes(at, 0..meta.spec.byte_len() as usize)),
+            (Dtype::I32 | Dtype::U32, false) => Err(misshapen(meta, format!("{shape:?}"))),
+            (other, _) => Err(unusable(meta, other)),
+        }
+    }
+
+    fn bytes(&self, tensor: usize, range: Range<usize>) -> Bytes {
         Bytes::mapped(Arc::clone(self.map), tensor, range)
     }
 
@@ -154,18 +233,13 @@ fn plain_format(meta: &TensorMeta) -> Result<Format> {
 }
 
 fn floats(meta: &TensorMeta, bytes: &[u8]) -> Result<Vec<f32>> {
-    let pairs = || bytes.as_chunks::<2>().0.iter();
-    match meta.spec.dtype {
-        Dtype::F32 => Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),
-        Dtype::F16 => Ok(pairs().map(|b| f16::from_le_bytes(*b).to_f32()).collect()),
-        Dtype::BF16 => Ok(pairs().map(|b| bf16::from_le_bytes(*b).to_f32()).collect()),
-        other => Err(unusable(meta, other)),
-    }
+    let float = Float::of(meta.spec.dtype).ok_or_else(|| unusable(meta, meta.spec.dtype))?;
+    Ok(float.to_f32(bytes))
 }
 
 fn unusable(meta: &TensorMeta, dtype: Dtype) -> Error {
     Error::input(format!("tensor `{}` is of a type that the runner cannot use here", Shown(&meta.spec.name)))
         .found(dtype.name())
-        .expected("F32, F16 or BF16, or F8_E4M3 with scales")
+        .expected("F32, F16 or BF16, F8_E4M3 with scales, or 4-bit codes in I32")
         .hint("run the unquantized checkpoint")
 }

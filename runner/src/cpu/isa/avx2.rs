@@ -95,9 +95,29 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn from_u4(bytes: &[u8; 8]) -> Self {
+        // SAFETY: above.
+        unsafe {
+            let pairs = _mm_cvtepu8_epi16(_mm_loadl_epi64(bytes.as_ptr().cast()));
+            let halves = _mm_or_si128(pairs, _mm_slli_epi16::<4>(pairs));
+            let codes = _mm_and_si128(halves, _mm_set1_epi8(15));
+            Avx2(
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(codes))),
+            )
+        }
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         // SAFETY: above.
         unsafe { Avx2(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        // SAFETY: above.
+        unsafe { Avx2(_mm256_sub_ps(self.0, other.0), _mm256_sub_ps(self.1, other.1)) }
     }
 
     #[inline(always)]

@@ -79,9 +79,26 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn from_u4(bytes: &[u8; 8]) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe {
+            let pairs = _mm_cvtepu8_epi16(_mm_loadl_epi64(bytes.as_ptr().cast()));
+            let halves = _mm_or_si128(pairs, _mm_slli_epi16::<4>(pairs));
+            let codes = _mm_and_si128(halves, _mm_set1_epi8(15));
+            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes))
+        })
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         // SAFETY: above.
         Avx512(unsafe { _mm512_add_ps(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        // SAFETY: above.
+        Avx512(unsafe { _mm512_sub_ps(self.0, other.0) })
     }
 
     #[inline(always)]

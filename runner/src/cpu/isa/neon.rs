@@ -76,9 +76,28 @@ impl Lanes for Neon {
     }
 
     #[inline(always)]
+    fn from_u4(bytes: &[u8; 8]) -> Self {
+        // SAFETY: above.
+        unsafe {
+            let pairs = vmovl_u8(vld1_u8(bytes.as_ptr()));
+            let halves = vreinterpretq_u8_u16(vorrq_u16(pairs, vshlq_n_u16::<4>(pairs)));
+            let codes = vandq_u8(halves, vdupq_n_u8(15));
+            let (a, b) = (vmovl_u8(vget_low_u8(codes)), vmovl_u8(vget_high_u8(codes)));
+            let parts = [vget_low_u16(a), vget_high_u16(a), vget_low_u16(b), vget_high_u16(b)];
+            Neon(parts.map(|part| vcvtq_f32_u32(vmovl_u16(part))))
+        }
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         // SAFETY: above.
         Neon(std::array::from_fn(|i| unsafe { vaddq_f32(self.0[i], other.0[i]) }))
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        // SAFETY: above.
+        Neon(std::array::from_fn(|i| unsafe { vsubq_f32(self.0[i], other.0[i]) }))
     }
 
     #[inline(always)]

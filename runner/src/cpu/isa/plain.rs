@@ -50,8 +50,18 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn from_u4(bytes: &[u8; 8]) -> Self {
+        Plain(std::array::from_fn(|i| f32::from(bytes[i / 2] >> (4 * (i % 2)) & 15)))
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         Plain(std::array::from_fn(|i| self.0[i] + other.0[i]))
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        Plain(std::array::from_fn(|i| self.0[i] - other.0[i]))
     }
 
     #[inline(always)]
@@ -73,13 +83,5 @@ impl Lanes for Plain {
             }
         }
         x[0]
-    }
-}
-
-/// The value of one e4m3fn code: sign, 4 bits of exponent (bias 7), 3 of mantissa, no infinity.
-pub fn e4m3(code: u8) -> f32 {
-    match code & 0x7f {
-        0x7f => f32::NAN,
-        _ => f32::from_bits((code.cast_signed() as u32) << 20 & 0x87f0_0000) * super::E4M3_SCALE,
     }
 }

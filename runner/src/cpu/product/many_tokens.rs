@@ -5,10 +5,10 @@
 
 use std::cell::RefCell;
 
-use super::Task;
 use super::codes::{Chunk, Unpack};
 use crate::cpu::Array;
 use crate::cpu::isa::{Isa, Kernel, LANES, Lanes};
+use crate::weights::Matrix;
 
 /// Rows unpacked together; also the unit of work of a thread.
 pub const PANEL: usize = 16;
@@ -69,30 +69,41 @@ thread_local! {
 
 /// Rows times several tokens.
 pub struct ManyTokens<'a> {
-    task: Task<'a>,
-    space: &'a mut [Chunk],
+    /// The matrix.
+    pub w: &'a Matrix,
+    /// The tokens.
+    pub x: &'a Packed,
+    /// The first row.
+    pub first: usize,
+    /// `[rows, tokens]`, at most [`PANEL`] rows.
+    pub out: &'a mut [f32],
 }
 
 impl ManyTokens<'_> {
-    /// Computes the task.
-    pub fn run(isa: Isa, task: Task) {
-        let n = task.w.cols.div_ceil(LANES);
+    /// Computes the products.
+    pub fn run(self, isa: Isa) {
+        let n = self.w.cols.div_ceil(LANES);
         PANEL_SPACE.with_borrow_mut(|space| {
             if space.len() < PANEL * n {
                 space.resize(PANEL * n, Chunk::ZERO);
             }
             // Rows beyond the task's hold old numbers; their products are never written.
-            isa.run(ManyTokens { task, space: &mut space[..PANEL * n] });
+            isa.run(InPanel { job: self, space: &mut space[..PANEL * n] });
         });
     }
 }
 
-impl Kernel for ManyTokens<'_> {
+struct InPanel<'a> {
+    job: ManyTokens<'a>,
+    space: &'a mut [Chunk],
+}
+
+impl Kernel for InPanel<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Task { w, x, first, out } = self.task;
+        let ManyTokens { w, x, first, out } = self.job;
         let rows = out.len() / x.tokens;
         let beside = if L::WIDE { WIDE[0] } else { NARROW[0] };
         Unpack { w, rows: first..first + rows, beside, to: &mut *self.space }.run::<L>();

@@ -9,6 +9,7 @@
 //! own, compiled without the instruction set unless they happen to be inlined.
 
 mod codes;
+mod columns;
 mod many_tokens;
 mod one_token;
 
@@ -16,8 +17,9 @@ use rayon::prelude::*;
 
 use super::Array;
 use super::isa::{Isa, LANES};
-use crate::weights::Matrix;
+use crate::weights::{Format, Matrix};
 use codes::{Chunk, Unpack};
+use columns::Columns;
 use many_tokens::{ManyTokens, PANEL, Packed};
 use one_token::OneToken;
 
@@ -50,13 +52,14 @@ pub fn products(isa: Isa, jobs: &[Job]) -> Vec<Array> {
         input += usize::from(!std::ptr::eq(packed[input].0, job.x));
         let rows = rows_of_a_task(job);
         for (i, out) in out.chunks_mut((rows * job.x.rows()).max(1)).enumerate() {
-            tasks.push(Task { w: job.w, x: &packed[input].1, first: i * rows, out });
+            tasks.push(Task { job: *job, x: &packed[input].1, first: i * rows, out });
         }
     }
-    tasks.into_par_iter().for_each(|task| match task.x.tokens {
-        0 => {}
-        1 => isa.run(OneToken(task)),
-        _ => ManyTokens::run(isa, task),
+    tasks.into_par_iter().for_each(|Task { job, x, first, out }| match (&job.w.format, x.tokens) {
+        (_, 0) => {}
+        (Format::Awq(awq), _) => isa.run(Columns { w: job.w, awq, x: job.x, first, out }),
+        (_, 1) => isa.run(OneToken { w: job.w, x, first, out }),
+        (_, _) => ManyTokens { w: job.w, x, first, out }.run(isa),
     });
     jobs.iter().zip(outs).map(|(job, out)| transposed(out, job.w.rows, job.x.rows())).collect()
 }
@@ -74,7 +77,7 @@ pub fn rows_of(isa: Isa, table: &Matrix, tokens: &[u32]) -> Array {
 
 /// Some rows of one product.
 struct Task<'a> {
-    w: &'a Matrix,
+    job: Job<'a>,
     x: &'a Packed,
     /// The first of the rows.
     first: usize,
@@ -83,8 +86,9 @@ struct Task<'a> {
 }
 
 fn rows_of_a_task(job: &Job) -> usize {
-    match job.x.rows() {
-        0 | 1 => (STRETCH / (job.w.cols * job.w.format.width())).max(1),
+    match (&job.w.format, job.x.rows()) {
+        (Format::Awq(_), _) => columns::OUTPUTS,
+        (format, 0 | 1) => (STRETCH / format.row_bytes(job.w.cols)).max(1),
         _ => PANEL,
     }
 }
@@ -106,30 +110,87 @@ fn transposed(out: Vec<f32>, rows: usize, tokens: usize) -> Array {
 mod tests {
     use half::{bf16, f16};
     use proptest::prelude::*;
+    use verify::codec::Float;
 
     use super::*;
-    use crate::weights::{Bytes, Format, Scales};
+    use crate::weights::{Awq, Bytes, Int4, Scales};
 
-    /// A matrix of pseudo-random weights in the given format.
+    /// A matrix of pseudo-random weights in one of [`KINDS`] formats; rounds its sizes up to what the format needs.
     fn matrix(rows: usize, cols: usize, kind: usize) -> Matrix {
+        let (rows, cols) = match kind {
+            7 => (rows, cols.next_multiple_of(8)),
+            8 => (rows.next_multiple_of(8), cols.next_multiple_of(32)),
+            9 => (rows.next_multiple_of(8), cols.next_multiple_of(10)),
+            _ => (rows, cols),
+        };
         let weight = |i: usize| ((i * 7919 + 13) % 251) as f32 / 128.0 - 0.97;
         let each = |f: &dyn Fn(f32) -> Vec<u8>| (0..rows * cols).flat_map(|i| f(weight(i))).collect();
+        let scale = |i: usize| 0.3 + i as f32 / 7.0;
         let scales = |block: [usize; 2]| {
             let across = cols.div_ceil(block[1]);
-            let values = (0..rows.div_ceil(block[0]) * across).map(|i| 0.3 + i as f32 / 7.0).collect();
-            Format::E4m3(Scales { values, block, across, first_row: 0 })
+            let values = (0..rows.div_ceil(block[0]) * across).map(scale).collect();
+            Format::E4m3(Scales { values, block, across })
         };
-        let codes = || (0..rows * cols).map(|i| ((i * 37) % 254) as u8).map(|c| c.min(0xfe) & !1).collect();
+        let of = |len: usize, f: &dyn Fn(usize) -> u8| (0..len).map(f).collect::<Vec<u8>>();
+        let eight = || of(rows * cols, &|i| ((i * 37) % 254) as u8 & !1);
+        let four = || of(rows * cols / 2, &|i| ((i * 151 + 7) % 256) as u8);
+        let halves = |n: usize| {
+            Bytes::owned((0..n).flat_map(|i| f16::from_f32(scale(i % 50)).to_le_bytes()).collect())
+        };
+        let zeros = |n: usize| Bytes::owned(of(n, &|i| ((i * 89 + 5) % 256) as u8));
+        let int4 = |group: usize, asymmetric: bool| {
+            let across = cols / group;
+            let zeros = asymmetric.then(|| zeros(rows / 8 * across * 4));
+            Format::Int4(Int4 { scales: halves(rows * across), float: Float::F16, zeros, group, across })
+        };
         let (bytes, format) = match kind {
             0 => (each(&|x| x.to_le_bytes().to_vec()), Format::F32),
             1 => (each(&|x| f16::from_f32(x).to_le_bytes().to_vec()), Format::F16),
             2 => (each(&|x| bf16::from_f32(x).to_le_bytes().to_vec()), Format::Bf16),
-            3 => (codes(), scales([4, 32])),
-            6 => (codes(), scales([8, 128])),
-            4 => (codes(), scales([1, cols])),
-            _ => (codes(), scales([rows, cols])),
+            3 => (eight(), scales([4, 32])),
+            4 => (eight(), scales([1, cols])),
+            5 => (eight(), scales([rows, cols])),
+            6 => (eight(), scales([8, 128])),
+            7 => (four(), int4(cols, false)),
+            8 => (four(), int4(32, true)),
+            _ => {
+                let (scales, zeros) = (halves(cols / 10 * rows), zeros(cols / 10 * rows / 2));
+                (four(), Format::Awq(Awq { scales, float: Float::F16, zeros, group: 10 }))
+            }
         };
         Matrix { name: "w".into(), rows, cols, bytes: Bytes::owned(bytes), format }
+    }
+
+    const KINDS: usize = 10;
+
+    /// Weight `[r, c]`, worked out one by one.
+    fn number(w: &Matrix, r: usize, c: usize) -> f32 {
+        let bytes = w.bytes.as_slice();
+        let at = r * w.cols + c;
+        let nibble = |bytes: &[u8], i: usize| i32::from(bytes[i / 2] >> (4 * (i % 2)) & 15);
+        match &w.format {
+            Format::F32 => f32::from_le_bytes(bytes.as_chunks().0[at]),
+            Format::F16 => f16::from_le_bytes(bytes.as_chunks().0[at]).to_f32(),
+            Format::Bf16 => bf16::from_le_bytes(bytes.as_chunks().0[at]).to_f32(),
+            Format::E4m3(s) => {
+                let block = r / s.block[0] * s.across + c / s.block[1];
+                verify::codec::e4m3::decode(bytes[at]) * s.values[block]
+            }
+            Format::Int4(f) => {
+                let group = r * f.across + c / f.group;
+                let scale = f16::from_le_bytes(f.scales.as_slice().as_chunks().0[group]).to_f32();
+                // Eight rows to a word, words of a line beside each other.
+                let of_word = |z: &Bytes| nibble(z.as_slice(), (r / 8 * f.across + c / f.group) * 8 + r % 8);
+                let zero = f.zeros.as_ref().map_or(8, of_word);
+                (nibble(bytes, at) - zero) as f32 * scale
+            }
+            Format::Awq(f) => {
+                let place = r / 8 * 8 + Awq::ORDER.iter().position(|o| *o == r % 8).unwrap();
+                let scale = f16::from_le_bytes(f.scales.as_slice().as_chunks().0[c / f.group * w.rows + r]);
+                let zero = nibble(f.zeros.as_slice(), c / f.group * w.rows + place);
+                (nibble(bytes, c * w.rows + place) - zero) as f32 * scale.to_f32()
+            }
+        }
     }
 
     fn input(tokens: usize, cols: usize) -> Array {
@@ -142,15 +203,16 @@ mod tests {
 
         #[test]
         fn all_sets_and_all_batches_give_the_same_bits(
-            rows in 1usize..40, cols in 1usize..300, tokens in 1usize..14, kind in 0usize..7,
+            rows in 1usize..40, cols in 1usize..300, tokens in 1usize..14, kind in 0..KINDS,
         ) {
-            let (w, x) = (matrix(rows, cols, kind), input(tokens, cols));
+            let w = matrix(rows, cols, kind);
+            let x = input(tokens, w.cols);
             let product = |isa, x: &Array| products(isa, &[Job { x, w: &w }]).remove(0);
             let together = product(Isa::PLAIN, &x);
             for isa in Isa::available() {
                 prop_assert_eq!(&product(isa, &x), &together, "{}", isa.name());
                 for t in 0..tokens {
-                    let alone = product(isa, &Array::new(1, cols, x.row(t).to_vec()));
+                    let alone = product(isa, &Array::new(1, w.cols, x.row(t).to_vec()));
                     prop_assert_eq!(alone.values(), together.row(t), "{} token {}", isa.name(), t);
                 }
             }
@@ -158,31 +220,29 @@ mod tests {
 
         #[test]
         fn products_are_those_of_the_numbers_read(
-            rows in 1usize..20, cols in 1usize..300, tokens in 1usize..4, kind in 0usize..7,
+            rows in 1usize..20, cols in 1usize..300, tokens in 1usize..4, kind in 0..KINDS,
         ) {
-            let (w, x) = (matrix(rows, cols, kind), input(tokens, cols));
+            let w = matrix(rows, cols, kind);
+            let x = input(tokens, w.cols);
             let y = products(Isa::best(), &[Job { x: &x, w: &w }]).remove(0);
-            let all: Vec<u32> = (0..rows as u32).collect();
-            let read = rows_of(Isa::best(), &w, &all);
             for t in 0..tokens {
-                for r in 0..rows {
-                    let pairs = || read.row(r).iter().zip(x.row(t));
-                    let want: f64 = pairs().map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
-                    let size: f64 = pairs().map(|(w, x)| f64::from(w * x).abs()).sum();
+                for r in 0..w.rows {
+                    let pairs = || (0..w.cols).map(|c| (f64::from(number(&w, r, c)), f64::from(x.row(t)[c])));
+                    let want: f64 = pairs().map(|(w, x)| w * x).sum();
+                    let size: f64 = pairs().map(|(w, x)| (w * x).abs()).sum();
                     prop_assert!((f64::from(y.row(t)[r]) - want).abs() <= 1e-5 * size + 1e-30);
                 }
             }
         }
-    }
 
-    #[test]
-    fn scales_stand_where_their_block_is() {
-        let w = matrix(6, 40, 3);
-        let read = rows_of(Isa::best(), &w, &[5]);
-        let Format::E4m3(s) = &w.format else { unreachable!() };
-        let code = w.bytes.as_slice()[5 * 40 + 35];
-        // Row 5 lies in the second row of blocks, column 35 in the second block of two.
-        assert_eq!(read.row(0)[35], crate::cpu::isa::plain::e4m3(code) * s.values[2 + 1]);
+        #[test]
+        fn rows_are_read_as_their_numbers(rows in 1usize..20, cols in 1usize..300, kind in 0..KINDS - 1) {
+            let w = matrix(rows, cols, kind);
+            let row = w.rows - 1;
+            let read = rows_of(Isa::best(), &w, &[row as u32]);
+            let want: Vec<f32> = (0..w.cols).map(|c| number(&w, row, c)).collect();
+            prop_assert_eq!(read.row(0), &want[..]);
+        }
     }
 
     #[test]
@@ -199,12 +259,5 @@ mod tests {
                 "{tokens} tokens"
             );
         }
-    }
-
-    #[test]
-    fn part_of_a_matrix_keeps_its_scales() {
-        let w = matrix(12, 32, 3);
-        let (whole, part) = (rows_of(Isa::best(), &w, &[9]), rows_of(Isa::best(), &w.rows(6..12), &[3]));
-        assert_eq!(whole, part);
     }
 }

@@ -1,76 +1,76 @@
 //! Decoding: one token, the weights read straight from the file.
 
-use super::Task;
-use super::codes::{Brain, Chunk, Codes, Eight, Half, Single, has_nan};
-use crate::cpu::isa::{Kernel, LANES, Lanes};
-use crate::weights::{Format, Matrix, Scales};
+use super::codes::{Block, Brain, Chunk, Codes, Eight, Four, Half, Single, chunks_of_a_block, has_nan};
+use super::many_tokens::Packed;
+use crate::cpu::isa::{Kernel, Lanes};
+use crate::weights::{Format, Matrix};
 
 /// Rows times one token.
-pub struct OneToken<'a>(pub Task<'a>);
+pub struct OneToken<'a> {
+    /// The matrix.
+    pub w: &'a Matrix,
+    /// The token.
+    pub x: &'a Packed,
+    /// The first row.
+    pub first: usize,
+    /// `[rows]`
+    pub out: &'a mut [f32],
+}
 
 impl Kernel for OneToken<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Task { w, x, first, out } = self.0;
+        let OneToken { w, x, first, out } = self;
         let x = &x.chunks[..];
         match &w.format {
-            Format::F32 => straight::<L, Single>(w, first, x, out, None),
-            Format::F16 => straight::<L, Half>(w, first, x, out, None),
-            Format::Bf16 => straight::<L, Brain>(w, first, x, out, None),
-            Format::E4m3(s) => straight::<L, Eight>(w, first, x, out, Some(s)),
+            Format::F32 => straight::<L, Single>(w, first, x, out),
+            Format::F16 => straight::<L, Half>(w, first, x, out),
+            Format::Bf16 => straight::<L, Brain>(w, first, x, out),
+            Format::E4m3(_) => straight::<L, Eight>(w, first, x, out),
+            Format::Int4(_) => straight::<L, Four>(w, first, x, out),
+            // Has no rows: see `columns`.
+            Format::Awq(_) => {}
         }
     }
 }
 
-/// Row after row: the memory system only reads ahead of a
-/// single stream; taking four rows side by side is three times slower.
+/// Row after row: the memory system only reads ahead of a single stream; taking four rows side by side is three times
+/// slower.
 #[inline(always)]
-fn straight<L: Lanes, C: Codes>(
-    w: &Matrix,
-    first: usize,
-    x: &[Chunk],
-    out: &mut [f32],
-    scales: Option<&Scales>,
-) {
-    let len = w.cols * w.format.width();
+fn straight<L: Lanes, C: Codes>(w: &Matrix, first: usize, x: &[Chunk], out: &mut [f32]) {
+    let len = w.format.row_bytes(w.cols);
     let bytes = &w.bytes.as_slice()[first * len..];
+    let step = chunks_of_a_block(w);
     for (r, (out, bytes)) in out.iter_mut().zip(bytes.chunks_exact(len)).enumerate() {
         let (codes, left) = C::chunks(bytes);
+        let block = |number: usize| C::block::<L>(&w.format, first + r, number);
         let mut sums = Pair::<L>::zero();
-        match scales {
-            None => sums.add_products::<C>(codes, x, None),
-            Some(scales) if scales.block[1] == 8 * LANES => {
-                // The usual width, unrolled.
-                let ((blocks, codes), (xs, x)) = (codes.as_chunks::<8>(), x[..codes.len()].as_chunks::<8>());
-                let scales = scales.of_row(first + r);
-                for ((codes, x), scale) in blocks.iter().zip(xs).zip(scales) {
-                    sums.add_products::<C>(codes, x, Some(L::splat(C::scale(*scale))));
-                }
-                if let Some(scale) = scales.get(blocks.len()) {
-                    sums.add_products::<C>(codes, x, Some(L::splat(C::scale(*scale))));
-                }
+        if step == 8 {
+            // The usual width, unrolled.
+            let ((blocks, codes), (xs, x)) = (codes.as_chunks::<8>(), x[..codes.len()].as_chunks::<8>());
+            for (number, (codes, x)) in blocks.iter().zip(xs).enumerate() {
+                sums.add_products::<C>(codes, x, block(number));
             }
-            Some(scales) => {
-                let step = scales.block[1].div_ceil(LANES).next_multiple_of(2);
-                let blocks = codes.chunks(step).zip(x.chunks(step)).zip(scales.of_row(first + r));
-                for ((codes, x), scale) in blocks {
-                    sums.add_products::<C>(codes, x, Some(L::splat(C::scale(*scale))));
-                }
+            if !codes.is_empty() {
+                sums.add_products::<C>(codes, x, block(blocks.len()));
+            }
+        } else {
+            for (number, (codes, x)) in codes.chunks(step).zip(x.chunks(step)).enumerate() {
+                sums.add_products::<C>(codes, x, block(number));
             }
         }
         if let Some(x) = x.get(codes.len()) {
-            let last = scales.and_then(|s| s.of_row(first + r).last());
-            let weight = C::tail_weight::<L>(left, last);
+            let weight = C::read::<L>(&C::tail(left), block(codes.len() / step));
             sums.add_product(codes.len(), weight, L::load(&x.0));
         }
         *out = sums.sum();
     }
     // The lanes read the NaN as 480. One look at all rows, for there is none in a sound file.
-    if scales.is_some() && has_nan(&bytes[..out.len() * len]) {
+    if has_nan(w, &bytes[..out.len() * len]) {
         for (out, bytes) in out.iter_mut().zip(bytes.chunks_exact(len)) {
-            *out = if has_nan(bytes) { f32::NAN } else { *out };
+            *out = if has_nan(w, bytes) { f32::NAN } else { *out };
         }
     }
 }
@@ -86,19 +86,15 @@ impl<L: Lanes> Pair<L> {
 
     /// `codes` begin at an even chunk.
     #[inline(always)]
-    fn add_products<C: Codes>(&mut self, codes: &[C::Chunk], x: &[Chunk], scale: Option<L>) {
+    fn add_products<C: Codes>(&mut self, codes: &[C::Chunk], x: &[Chunk], block: Block<L>) {
         let ((codes, last_code), (x, last_x)) = (codes.as_chunks::<2>(), x[..codes.len()].as_chunks::<2>());
         for (codes, x) in codes.iter().zip(x) {
             for i in 0..2 {
-                let weight = C::read::<L>(&codes[i]);
-                let weight = if let Some(scale) = scale { weight.mul(scale) } else { weight };
-                self.0[i] = self.0[i].fma(weight, L::load(&x[i].0));
+                self.0[i] = self.0[i].fma(C::read::<L>(&codes[i], block), L::load(&x[i].0));
             }
         }
         for (code, x) in last_code.iter().zip(last_x) {
-            let weight = C::read::<L>(code);
-            let weight = if let Some(scale) = scale { weight.mul(scale) } else { weight };
-            self.0[0] = self.0[0].fma(weight, L::load(&x.0));
+            self.0[0] = self.0[0].fma(C::read::<L>(code, block), L::load(&x.0));
         }
     }
 
