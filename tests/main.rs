@@ -5,6 +5,7 @@ mod support;
 mod checksum;
 mod generate;
 mod help;
+mod hybrid;
 mod hostile;
 mod interrupted;
 mod main_job;

@@ -34,7 +34,8 @@ fn output_is_never_an_input_nor_overwritten() {
     let out = dir.join("out");
     prep(args!["quantize", model, "--out", out, "--fp8"]).succeeds();
     let before = files(&out);
-    prep(args!["quantize", model, "--out", out, "--fp8"]).exits(2).says("--force");
+    prep(args!["quantize", model, "--out", out, "--fp8"]).succeeds().says("nothing to do");
+    prep(args!["quantize", model, "--out", out, "--fp8", "--scheme", "channel"]).exits(2).says("--force");
     prep(args!["quantize", model, "--out", out, "--fp8", "--force"]).succeeds();
     assert!(files(&out) == before && files(&model) == files(tiny_merged()));
 }

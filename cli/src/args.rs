@@ -312,7 +312,7 @@ pub struct Checksum {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   prep verify MODEL --parser qwen3_coder
-  prep verify MODEL --parser qwen3_coder --suite my-suite.json --min-score 60")]
+  prep verify MODEL --parser qwen3_coder --suite my-suite.json --min-score 60 --report verify.html")]
 pub struct Verify {
     /// Folder of the model
     pub model: PathBuf,
@@ -325,9 +325,15 @@ pub struct Verify {
     /// Fail below this score
     #[arg(long, value_name = "N")]
     pub min_score: Option<u32>,
+    /// The reasoning parser that the server will use, for models that think
+    #[arg(long, value_name = "NAME")]
+    pub reasoning_parser: Option<String>,
     /// Longest answer in tokens
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_new: usize,
+    /// Write a report: a page (.html), JSON (.json) or JUnit (.xml); may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub report: Vec<PathBuf>,
 }
 
 /// `prep parse`.

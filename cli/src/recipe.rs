@@ -85,9 +85,14 @@ pub struct Verify {
     pub suite: Option<PathBuf>,
     /// Fail below this score.
     pub min_score: Option<u32>,
+    /// The reasoning parser that the server will use.
+    pub reasoning_parser: Option<String>,
     /// Longest answer in tokens.
     #[serde(default = "max_new")]
     pub max_new: usize,
+    /// Reports to write: `.html`, `.json` or `.xml`.
+    #[serde(default)]
+    pub report: Vec<PathBuf>,
 }
 
 fn max_new() -> usize {
@@ -125,7 +130,7 @@ impl Recipe {
         self.out.iter_mut().for_each(at);
         self.adapter.iter_mut().for_each(|a| at(&mut a.path));
         self.template.from.iter_mut().for_each(at);
-        self.verify.iter_mut().for_each(|v| v.suite.iter_mut().for_each(at));
+        self.verify.iter_mut().for_each(|v| v.suite.iter_mut().chain(&mut v.report).for_each(at));
     }
 }
 

@@ -24,10 +24,6 @@ impl Dir {
         Dir(tempfile::tempdir().unwrap())
     }
 
-    pub fn path(&self) -> &Path {
-        self.0.path()
-    }
-
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }

@@ -19,6 +19,7 @@ pub mod dtype;
 pub mod error;
 pub mod generate;
 pub mod json_edit;
+pub mod loadable;
 pub mod names;
 pub mod parsers;
 pub mod progress;

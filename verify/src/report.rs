@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::checkpoint::LeftOut;
@@ -16,7 +16,7 @@ use crate::rewrite::{Decision, Dropped};
 use crate::write::write_file;
 
 /// The report of a rewrite.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// Version of `prep`.
     pub prep: String,
@@ -48,7 +48,7 @@ pub struct Report {
 }
 
 /// One file of a report.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FileLine {
     /// Name, without any path of the machine.
     pub name: String,
@@ -68,7 +68,7 @@ impl FileLine {
 }
 
 /// One stage of a report.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StageReport {
     /// Its name.
     pub name: String,
@@ -101,6 +101,12 @@ impl Report {
             warnings: Vec::new(),
             verification: None,
         }
+    }
+
+    /// The report of a finished folder; `None` where there is none that this version wrote.
+    pub fn read(dir: &Path) -> Option<Self> {
+        let value = crate::checkpoint::json::read(&dir.join(REPORT)).ok()?;
+        serde_json::from_value(value).ok()
     }
 
     /// Writes the report into a finished folder again, after `verification` was added.

@@ -76,6 +76,11 @@ fn say_part(job: &Job<'_>, part: Part, done: &Finished, output: &Output) -> Resu
 /// Warnings, and one line with what was made.
 pub fn say(done: &Finished, output: &Output) {
     done.report.warnings.iter().for_each(|w| output.warning(w));
+    if done.already {
+        output
+            .text(&format!("{} was made by this very command before: nothing to do", Shown::path(&done.out)));
+        return;
+    }
     let bytes: u64 = done.report.outputs.iter().map(|f| f.len).sum();
     let files = done.report.outputs.len();
     let resumed = match done.resumed {

@@ -1,9 +1,10 @@
 //! `prep run`: everything that a recipe says, in one pass over the base, then verified.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use merge::MergeLora;
 use verify::rewrite::Rewrite;
+use verify::suite::Form;
 use verify::template::{ChatTemplate, EmbedTemplate};
 use verify::{Error, Result, parsers};
 
@@ -11,7 +12,7 @@ use super::rewrite::{Job, print_plan, say};
 use super::{quantize, verify as verification};
 use crate::args::{Global, Parts, Run};
 use crate::output::Output;
-use crate::recipe::Recipe;
+use crate::recipe::{Format, Quantize, Recipe, Verify};
 
 pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     let recipe = Recipe::read(&args.recipe, &args.set)?;
@@ -19,11 +20,7 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
         Error::usage("no output folder").expected("--out DIR, or `out` in the recipe").hint("add --out DIR")
     })?;
     // Looked up first: a misspelt parser must not cost an hour of quantizing.
-    let verify = recipe
-        .verify
-        .as_ref()
-        .map(|v| Ok::<_, Error>((v, parsers::find(&v.parser)?, verification::suite_of(v.suite.as_deref())?)));
-    let verify = verify.transpose()?;
+    let verify = recipe.verify.as_ref().map(|v| verification_of(v, &out)).transpose()?;
     let stages = Stages::of(&recipe)?;
     let inputs: Vec<PathBuf> = recipe.adapter.iter().map(|a| a.path.clone()).collect();
     let job = Job { base: &recipe.base, stages: stages.list(), inputs, out: &out, parts: Parts::default() };
@@ -34,11 +31,10 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     }
     let mut done = job.run(&plan, global)?;
     say(&done, output);
-    let Some((v, parser, suite)) = verify else {
+    let Some(job) = verify else {
         output.result(0, serde_json::json!(done.report));
         return Ok(0);
     };
-    let job = verification::Job { model: &out, parser, suite, min_score: v.min_score, max_new: v.max_new };
     let verified = verification::verify(&job, global, output)?;
     done.report.verification = Some(verified.json);
     done.report.write(&out)?;
@@ -46,6 +42,25 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     let code = u8::from(!verified.pass);
     output.result(code, serde_json::json!(done.report));
     Ok(code)
+}
+
+fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a>> {
+    v.report.iter().try_for_each(|r| Form::of(r).map(|_| ()))?;
+    Ok(verification::Job {
+        model: out,
+        parser: parsers::find(&v.parser)?,
+        suite: verification::suite_of(v.suite.as_deref())?,
+        min_score: v.min_score,
+        max_new: v.max_new,
+        reasoning: v.reasoning_parser.as_deref().map(parsers::find_reasoning).transpose()?,
+        reports: v.report.clone(),
+    })
+}
+
+fn quantize_of(q: &Quantize) -> Result<quant::Fp8> {
+    match q.format {
+        Format::Fp8 => quantize::stage(q.scheme, &q.ignore),
+    }
 }
 
 /// The stages that a recipe asks for.
@@ -62,7 +77,7 @@ impl Stages {
             true => None,
             false => Some(MergeLora::open(&adapters, merge::Options::default())?),
         };
-        let quantize = recipe.quantize.as_ref().map(|q| quantize::stage(q.scheme, &q.ignore)).transpose()?;
+        let quantize = recipe.quantize.as_ref().map(quantize_of).transpose()?;
         let template = recipe.template.from.as_deref().map(ChatTemplate::open).transpose()?;
         Ok(Stages { merge, quantize, template: EmbedTemplate { template } })
     }

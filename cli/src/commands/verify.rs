@@ -1,15 +1,15 @@
 //! `prep verify`: is this folder what it should be, and does the model behind this parser call tools?
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use runner::{Engine, Options};
 use serde_json::{Value, json};
 use verify::checkpoint::folder::SUMS;
 use verify::checkpoint::{Checkpoint, TensorReader};
-use verify::parsers::{self, Parser};
-use verify::suite::{self, Evaluation, MatrixRow, Reading, Running, Suite, Transcript, Verdict};
+use verify::parsers::{self, Parser, ReasoningParser};
+use verify::suite::{self, Evaluation, Form, MatrixRow, Reading, Running, Suite, Transcript, Verdict};
 use verify::template::{Finding, Level, Places, Renderer, embed};
-use verify::{Result, checksum, diagnose};
+use verify::{Error, Result, Shown, checksum, diagnose};
 
 use super::template::say_findings;
 use crate::args::{Global, Verify};
@@ -23,6 +23,8 @@ pub struct Job<'a> {
     pub suite: Suite,
     pub min_score: Option<u32>,
     pub max_new: usize,
+    pub reasoning: Option<&'static ReasoningParser>,
+    pub reports: Vec<PathBuf>,
 }
 
 /// The outcome of a verification, for people and programs alike.
@@ -38,7 +40,11 @@ pub fn run(args: &Verify, global: &Global, output: &Output) -> Result<u8> {
         suite: suite_of(args.suite.as_deref())?,
         min_score: args.min_score,
         max_new: args.max_new,
+        reasoning: args.reasoning_parser.as_deref().map(parsers::find_reasoning).transpose()?,
+        reports: args.report.clone(),
     };
+    // A report that cannot be written must not cost the run.
+    job.reports.iter().try_for_each(|r| Form::of(r).map(|_| ()))?;
     let verified = verify(&job, global, output)?;
     let code = u8::from(!verified.pass);
     output.result(code, verified.json);
@@ -54,10 +60,24 @@ pub fn suite_of(file: Option<&Path>) -> Result<Suite> {
 pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verified> {
     let console = Console::new(global.quiet, global.verbose);
     let mut findings = checksums(job.model, global, &console, output)?;
-    let checkpoint = Checkpoint::open(job.model)?;
-    findings.extend(structure(&checkpoint, output)?);
-    let (template, taught) = template(job, output)?;
-    findings.extend(template);
+    let damaged = !findings.iter().all(|f| f.level < Level::Error);
+    let looked = folder(job, &console, output);
+    let taught = match looked {
+        Ok((more, taught)) => {
+            findings.extend(more);
+            taught
+        }
+        // What a damaged file leads to is told beside the damage, and is no error of its own.
+        Err(e) if damaged => {
+            findings.push(Finding::new(
+                Level::Error,
+                e.what(),
+                e.advice().unwrap_or("fetch or make the folder again"),
+            ));
+            None
+        }
+        Err(e) => return Err(e),
+    };
     if findings.iter().any(|f| f.level == Level::Error && !is_misread(f, job, taught.as_ref())) {
         output.text("");
         say_findings(&findings, output);
@@ -68,22 +88,46 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
     let renderer = Renderer::open(job.model)?;
     let taught = diagnose::taught(&renderer);
     let mut engine = Engine::open(job.model, &Options { threads: Some(global.threads()) })?;
-    let special_tokens = suite::special_texts(job.model)?;
-    let reading = Reading { special_tokens, ..Reading::new(job.parser) };
+    let reading = Reading { reasoning: job.reasoning, ..Reading::of_folder(job.model, job.parser)? };
     let running = Running { max_new: job.max_new, reading: reading.clone() };
     let transcripts = suite::run(&mut engine, &renderer, &job.suite, &running, &console)?;
     console.clear();
     let evaluation = suite::evaluate(&job.suite, &transcripts, &reading);
     let matrix = suite::matrix(&job.suite, &transcripts, &reading);
     let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, (&taught, job.parser), job.min_score);
-    for f in findings {
-        if !verdict.reasons.contains(&f) {
-            verdict.reasons.push(f);
-        }
-    }
+    // The verdict says itself whether template and parser fit.
+    verdict.reasons.extend(findings.into_iter().filter(|f| !is_misread(f, job, Some(&taught))));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
     print(&evaluation, &matrix, &verdict, output);
+    let report = suite::Report {
+        model: &job.model.file_name().map_or("model".into(), |n| n.to_string_lossy()),
+        suite: &job.suite,
+        verdict: &verdict,
+        evaluation: &evaluation,
+        matrix: &matrix,
+        taught: &taught,
+        stability: None,
+        transcripts: &transcripts,
+    };
+    for path in &job.reports {
+        let text = report.write(Form::of(path)?)?;
+        std::fs::write(path, text).map_err(|e| Error::io("write", path, &e))?;
+        output.text(&format!("report: {}", Shown::path(path)));
+    }
     Ok(Verified { pass: verdict.pass, json: as_json(&evaluation, &matrix, &verdict, &transcripts, &taught) })
+}
+
+/// Structure and template: what can be said without running the model.
+fn folder(
+    job: &Job<'_>,
+    console: &Console,
+    output: &Output,
+) -> Result<(Vec<Finding>, Option<diagnose::Taught>)> {
+    let checkpoint = Checkpoint::open(job.model)?;
+    let mut findings = structure(&checkpoint, console, output)?;
+    let (template, taught) = template(job, output)?;
+    findings.extend(template);
+    Ok((findings, taught))
 }
 
 /// A parser that does not fit the template is best shown by running the suite: the table then says what each
@@ -116,7 +160,7 @@ fn checksums(model: &Path, global: &Global, console: &Console, output: &Output) 
     Ok(findings)
 }
 
-fn structure(checkpoint: &Checkpoint, output: &Output) -> Result<Vec<Finding>> {
+fn structure(checkpoint: &Checkpoint, console: &Console, output: &Output) -> Result<Vec<Finding>> {
     let index = checkpoint.index();
     output.text(&format!(
         "structure   {} tensors, {} in {} file(s), {}",
@@ -125,7 +169,17 @@ fn structure(checkpoint: &Checkpoint, output: &Output) -> Result<Vec<Finding>> {
         index.shards().len(),
         checkpoint.config().model_type()
     ));
-    Ok(Vec::new())
+    let faults = verify::loadable::check(checkpoint, console)?;
+    console.clear();
+    let finding = |f: verify::loadable::Fault| {
+        let what = format!("{}: {}", f.subject, f.sentence);
+        Finding::new(
+            Level::Error,
+            what,
+            "servers would refuse or misread this folder: make it again from its source",
+        )
+    };
+    Ok(faults.into_iter().map(finding).collect())
 }
 
 fn template(job: &Job<'_>, output: &Output) -> Result<(Vec<Finding>, Option<diagnose::Taught>)> {

@@ -9,11 +9,11 @@ mod work;
 
 use serde_json::json;
 use verify::architecture::{Architecture, Module, Unit};
-use verify::checkpoint::TensorReader;
+use verify::checkpoint::{TensorReader, list_some};
 use verify::codec::fp8::{BLOCK, Grid};
 use verify::error::{Error, Result};
 use verify::names::Shown;
-use verify::rewrite::{Decision, ModelView, Rewrite, Stage, StageBuilder, rows_per_chunk};
+use verify::rewrite::{Built, Decision, ModelView, Rewrite, Stage, StageBuilder, rows_per_chunk};
 
 use self::layout::{How, Piece};
 use self::parallel::Sizes;
@@ -85,33 +85,13 @@ impl Rewrite for Fp8 {
             Grid::Tensor => layout::share_scales(&arch, &mut pieces),
             Grid::Block | Grid::Channel => Vec::new(),
         };
-        let sizes: Vec<_> = pieces.iter().map(Piece::place).collect();
-        let shards = shards::assign(input.tensors.shards(), &sizes, shards::LIMIT)?;
-        let mut builder = StageBuilder::new(input);
-        let mut numbers = Vec::new();
-        for (piece, &shard) in pieces.into_iter().zip(&shards.of) {
-            match piece.how {
-                How::Copy(kind) => {
-                    piece.outputs.into_iter().for_each(|spec| builder.copy_as(spec, shard, kind.clone()));
-                }
-                How::Quantize(job) => {
-                    let step =
-                        rows_per_chunk(job.cols * job.float.bytes(), self.scheme.grid().row_multiple());
-                    let size = (job.rows, step);
-                    let number = builder.compute(shard, piece.outputs, size, &[&job.tensor]);
-                    numbers.push((number, job));
-                }
-            }
-        }
-        let built = builder.finish(shards.names)?;
-        let mut jobs: Vec<Option<Job>> = (0..built.units.len()).map(|_| None).collect();
-        numbers.into_iter().for_each(|(number, job)| jobs[built.renumber[number]] = Some(job));
+        let (built, jobs) = self.build(input, pieces)?;
         let mut output = input.clone();
         output.tensors = built.tensors;
         let skipped = config::skipped(&arch, &selection);
         output.config.set(None, "quantization_config", &config::quantization(self.scheme, &skipped))?;
         let mut decisions = selection.decisions(&arch, self.scheme.describe());
-        let mut warnings = self.warnings(&selection);
+        let mut warnings = self.warnings(&arch, &selection);
         if self.scheme.grid() == Grid::Block {
             let sizes = parallel::sizes(&arch, &selection, &input.config)?;
             advise_on_parallelism(&sizes, &mut decisions, &mut warnings);
@@ -131,7 +111,34 @@ impl Rewrite for Fp8 {
 }
 
 impl Fp8 {
+    /// Units of the pieces, in the source's shards where they fit, and their jobs by number.
+    fn build(&self, input: &ModelView, pieces: Vec<Piece>) -> Result<(Built, Vec<Option<Job>>)> {
+        let sizes: Vec<_> = pieces.iter().map(Piece::place).collect();
+        let shards = shards::assign(input.tensors.shards(), &sizes, shards::LIMIT)?;
+        let mut builder = StageBuilder::new(input);
+        let mut numbers = Vec::new();
+        for (piece, &shard) in pieces.into_iter().zip(&shards.of) {
+            match piece.how {
+                How::Copy(kind) => {
+                    piece.outputs.into_iter().for_each(|spec| builder.copy_as(spec, shard, kind.clone()));
+                }
+                How::Quantize(job) => {
+                    let multiple = self.scheme.grid().row_multiple();
+                    let size = (job.rows, rows_per_chunk(job.cols * job.float.bytes(), multiple));
+                    numbers.push((builder.compute(shard, piece.outputs, size, &[&job.tensor]), job));
+                }
+            }
+        }
+        let built = builder.finish(shards.names)?;
+        let mut jobs: Vec<Option<Job>> = (0..built.units.len()).map(|_| None).collect();
+        numbers.into_iter().for_each(|(number, job)| jobs[built.renumber[number]] = Some(job));
+        Ok((built, jobs))
+    }
+
     fn obstacle(&self, unit: &Unit, m: &Module) -> Option<String> {
+        if m.rows == 0 || m.cols == 0 {
+            return Some("it has no elements".into());
+        }
         let ragged = !m.rows.is_multiple_of(BLOCK) || !m.cols.is_multiple_of(BLOCK);
         let forced = self.tails == Tails::QuantizeUnfused && !unit.is_merged();
         (self.scheme.grid() == Grid::Block && ragged && !forced)
@@ -147,10 +154,16 @@ impl Fp8 {
         json!({"format": self.scheme.describe(), "ignore": ignore, "tails": tails})
     }
 
-    fn warnings(&self, selection: &Selection) -> Vec<String> {
+    fn warnings(&self, arch: &Architecture, selection: &Selection) -> Vec<String> {
         let unused = selection.unused.iter();
         let mut warnings: Vec<String> =
             unused.map(|p| format!("--ignore {} matches no module", Shown(p))).collect();
+        let left_out = selection.left_out.iter().filter(|(_, reason)| !reason.starts_with("--ignore"));
+        let told: Vec<String> =
+            left_out.map(|(unit, reason)| format!("`{}` ({reason})", arch.units()[*unit].name)).collect();
+        if !told.is_empty() {
+            warnings.push(format!("left in 16 bit: {}", list_some(&told)));
+        }
         if !selection.fates.contains(&Fate::Quantize) {
             warnings.push(
                 "nothing was quantized: every linear stays in 16 bit; see the decisions (--scheme channel has no blocks to fill)".into(),

@@ -49,13 +49,4 @@ impl Array {
     pub fn each_row(&self) -> std::slice::ChunksExact<'_, f32> {
         self.values.chunks_exact(self.cols)
     }
-
-    /// The same rows, each filled up with zeros to `cols`.
-    pub fn padded(&self, cols: usize) -> Self {
-        let mut out = Array::zeros(self.rows, cols);
-        for (to, from) in out.values.chunks_exact_mut(cols).zip(self.each_row()) {
-            to[..self.cols].copy_from_slice(from);
-        }
-        out
-    }
 }

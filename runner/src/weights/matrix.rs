@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use verify::MappedCheckpoint;
 
+use crate::cpu::isa::plain::e4m3;
+
 /// Bytes of a tensor: part of a mapped file, or made in memory (calibration, tests). Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Bytes(Kind);
@@ -115,6 +117,22 @@ impl Matrix {
         }
         let bytes = self.bytes.part(rows.start * row..rows.end * row);
         Matrix { rows: rows.len(), bytes, format, name: Arc::clone(&self.name), cols: self.cols }
+    }
+
+    /// The same numbers where kernels can work with them: a scale of 128 and more, which no sane model has, would
+    /// overflow when the kernels fold e4m3's exponent bias into it, so such a matrix is written out in f32.
+    pub(super) fn within_kernel_range(self) -> Self {
+        let Format::E4m3(scales) = &self.format else { return self };
+        if scales.values.iter().all(|s| *s < 128.0) {
+            return self;
+        }
+        let codes = self.bytes.as_slice().chunks_exact(self.cols).enumerate();
+        let numbers = codes.flat_map(|(row, codes)| {
+            let blocks = codes.chunks(scales.block[1]).zip(scales.of_row(row));
+            blocks.flat_map(|(codes, scale)| codes.iter().map(move |c| e4m3(*c) * scale))
+        });
+        let bytes = Bytes::owned(numbers.flat_map(f32::to_le_bytes).collect());
+        Matrix { bytes, format: Format::F32, ..self }
     }
 
     /// Bytes read to use it once, scales included.

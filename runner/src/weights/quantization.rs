@@ -52,11 +52,11 @@ fn block(config: &Config, value: Option<&Value>) -> Result<[usize; 2]> {
     let sizes: Option<Vec<usize>> =
         value.as_array().and_then(|a| a.iter().map(|n| n.as_u64().map(|n| n as usize)).collect());
     match sizes.as_deref() {
-        // Kernels step by 16 columns.
-        Some(&[rows, cols]) if rows > 0 && cols > 0 && cols % 16 == 0 => Ok([rows, cols]),
+        // Kernels step by 32 columns.
+        Some(&[rows, cols]) if rows > 0 && cols > 0 && cols % 32 == 0 => Ok([rows, cols]),
         _ => Err(Error::input(format!("{}: the block size of FP8 weights", Shown::path(config.path())))
             .found(value.to_string())
-            .expected("two sizes, the second a multiple of 16, such as [128, 128]")),
+            .expected("two sizes, the second a multiple of 32, such as [128, 128]")),
     }
 }
 

@@ -64,7 +64,7 @@ impl<'a> Source<'a> {
             _ => plain_format(meta)?,
         };
         let bytes = self.bytes(at, 0..meta.spec.byte_len() as usize);
-        Ok(Matrix { name: self.full(&weight).into(), rows, cols, bytes, format })
+        Ok(Matrix { name: self.full(&weight).into(), rows, cols, bytes, format }.within_kernel_range())
     }
 
     /// The matrices `[rows, cols]` of a fused tensor `[count, rows, cols]` called `name` itself, without `.weight`.
@@ -100,8 +100,8 @@ impl<'a> Source<'a> {
         let grid = [rows.div_ceil(block[0]), cols.div_ceil(block[1])];
         let (block, across) = match meta.spec.shape[..] {
             [r, c] if [r, c] == grid => (block, c),
-            [r, 1] if r == rows => ([1, cols], 1),
-            [] | [1] => ([rows, cols], 1),
+            [r, 1] | [r] if r == rows => ([1, cols], 1),
+            [] | [1] | [1, 1] => ([rows, cols], 1),
             _ => return Err(misshapen(meta, format!("{grid:?}, [{rows}, 1] or [1]"))),
         };
         let values = floats(meta, self.map.bytes_at(at))?;

@@ -1,9 +1,10 @@
 //! What lies in a model folder: weights, side files that belong to the model, and what is never carried over.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::index_json::{INDEX, IndexJson};
 use crate::error::{Error, Result};
@@ -21,12 +22,12 @@ pub struct SideFile {
 }
 
 /// A file that is not carried over.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LeftOut {
     /// Its name, escaped for printing.
     pub name: String,
     /// Why.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 /// A folder's content, sorted by name.
@@ -65,7 +66,9 @@ pub fn list(dir: &Path) -> Result<Listing> {
     let mut listing = Listing { shards: Vec::new(), index: None, files: Vec::new(), left_out: Vec::new() };
     for name in names {
         match reason_to_leave_out(dir, &name) {
-            Some(reason) => listing.left_out.push(LeftOut { name: Shown(&name).to_string(), reason }),
+            Some(reason) => {
+                listing.left_out.push(LeftOut { name: Shown(&name).to_string(), reason: reason.into() })
+            }
             None if matches!(name.as_str(), INDEX | "config.json" | REPORT | SUMS) => {}
             None if name.ends_with(".safetensors") => safetensors.push(FileName::parse(&name)?),
             None => {
@@ -141,8 +144,10 @@ fn choose_shards(dir: &Path, found: Vec<FileName>, listing: &mut Listing) -> Res
             .hint("fetch the index file: without it nobody can tell whether all shards are there"));
     }
     let unused = found.into_iter().filter(|f| !listing.shards.contains(f));
-    let unused = unused
-        .map(|f| LeftOut { name: f.to_string(), reason: "safetensors file that the index does not name" });
+    let unused = unused.map(|f| LeftOut {
+        name: f.to_string(),
+        reason: "safetensors file that the index does not name".into(),
+    });
     listing.left_out.extend(unused);
     Ok(())
 }

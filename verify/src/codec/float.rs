@@ -42,19 +42,11 @@ impl Float {
     }
 
     /// Reads little-endian elements; exact. `out` takes `bytes.len() / self.bytes()` numbers.
-    #[inline(always)]
     pub fn read(self, bytes: &[u8], out: &mut [f32]) {
         match self {
-            Float::F32 => {
-                let words = bytes.as_chunks::<4>().0;
-                out.iter_mut().zip(words).for_each(|(o, b)| *o = f32::from_le_bytes(*b));
-            }
-            Float::BF16 => {
-                let words = bytes.as_chunks::<2>().0;
-                let widen = |b: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
-                out.iter_mut().zip(words).for_each(|(o, b)| *o = widen(b));
-            }
-            Float::F16 => read_f16(bytes, out),
+            Float::F32 => widen::<Single>(bytes.as_chunks().0, out),
+            Float::F16 => widen::<Half>(bytes.as_chunks().0, out),
+            Float::BF16 => widen::<Brain>(bytes.as_chunks().0, out),
         }
     }
 
@@ -88,13 +80,72 @@ impl Float {
     }
 }
 
-/// In pieces, through the conversion instructions that `half` finds.
-fn read_f16(bytes: &[u8], out: &mut [f32]) {
-    let mut piece = [f16::ZERO; 128];
-    for (words, out) in bytes.as_chunks::<2>().0.chunks(128).zip(out.chunks_mut(128)) {
-        let piece = &mut piece[..words.len()];
-        piece.iter_mut().zip(words).for_each(|(p, b)| *p = f16::from_le_bytes(*b));
-        piece.convert_to_f32_slice(out);
+fn widen<E: Element>(elements: &[E::Raw], out: &mut [f32]) {
+    out.iter_mut().zip(elements).for_each(|(o, e)| *o = E::widen(*e));
+}
+
+/// An element type known when a kernel is compiled.
+pub(crate) trait Element {
+    /// Its bytes.
+    type Raw: Copy;
+    /// The elements of `bytes`.
+    fn elements(bytes: &[u8]) -> &[Self::Raw];
+    /// The number; exact, without branches.
+    fn widen(raw: Self::Raw) -> f32;
+}
+
+/// [`Float::F32`].
+pub(crate) struct Single;
+/// [`Float::F16`].
+pub(crate) struct Half;
+/// [`Float::BF16`].
+pub(crate) struct Brain;
+
+impl Element for Single {
+    type Raw = [u8; 4];
+
+    #[inline(always)]
+    fn elements(bytes: &[u8]) -> &[[u8; 4]] {
+        bytes.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn widen(raw: [u8; 4]) -> f32 {
+        f32::from_le_bytes(raw)
+    }
+}
+
+impl Element for Brain {
+    type Raw = [u8; 2];
+
+    #[inline(always)]
+    fn elements(bytes: &[u8]) -> &[[u8; 2]] {
+        bytes.as_chunks().0
+    }
+
+    #[inline(always)]
+    fn widen(raw: [u8; 2]) -> f32 {
+        f32::from_bits(u32::from(u16::from_le_bytes(raw)) << 16)
+    }
+}
+
+impl Element for Half {
+    type Raw = [u8; 2];
+
+    #[inline(always)]
+    fn elements(bytes: &[u8]) -> &[[u8; 2]] {
+        bytes.as_chunks().0
+    }
+
+    /// Exponent and mantissa moved to their places in f32 give the number times 2^-112, subnormals too;
+    /// infinity and NaN keep an exponent of ones.
+    #[inline(always)]
+    fn widen(raw: [u8; 2]) -> f32 {
+        const TWO_TO_112: f32 = f32::from_bits((112 + 127) << 23);
+        let bits = u32::from(u16::from_le_bytes(raw));
+        let magnitude = f32::from_bits((bits & 0x7fff) << 13) * TWO_TO_112;
+        let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+        f32::from_bits(magnitude.to_bits() | special | (bits & 0x8000) << 16)
     }
 }
 
@@ -108,6 +159,8 @@ mod tests {
         for float in [Float::F16, Float::BF16] {
             let values = float.to_f32(&bytes);
             let back = float.to_bytes(&values);
+            let nan = values.iter().filter(|v| v.is_nan()).count();
+            assert_eq!(nan, if float == Float::F16 { 2 * 1023 } else { 2 * 127 });
             for (i, v) in values.iter().enumerate().filter(|(_, v)| !v.is_nan()) {
                 assert_eq!(back[2 * i..2 * i + 2], bytes[2 * i..2 * i + 2], "{float:?} {v}");
             }

@@ -4,7 +4,7 @@
 //! `weight_scale_inv`, and multiply all the same); channel and tensor grids are those of compressed-tensors.
 
 use super::e4m3;
-use super::float::Float;
+use super::float::{Brain, Element, Float, Half, Single};
 use super::simd::{Kernel, Tier};
 
 /// Which weights of a matrix share a scale.
@@ -43,8 +43,8 @@ impl Grid {
     fn block(self, cols: usize) -> (usize, usize) {
         match self {
             Grid::Block => (BLOCK, BLOCK),
-            Grid::Channel => (1, cols),
-            Grid::Tensor => (usize::MAX, cols),
+            Grid::Channel => (1, cols.max(1)),
+            Grid::Tensor => (usize::MAX, cols.max(1)),
         }
     }
 }
@@ -185,30 +185,39 @@ impl Kernel for Quantize<'_> {
 
     #[inline(always)]
     fn run(self) -> Self::Out {
-        let Rows { bytes, float, cols } = self.rows;
+        match self.rows.float {
+            Float::F32 => self.run_on::<Single>(),
+            Float::F16 => self.run_on::<Half>(),
+            Float::BF16 => self.run_on::<Brain>(),
+        }
+    }
+}
+
+impl Quantize<'_> {
+    #[inline(always)]
+    fn run_on<E: Element>(self) -> Result<Quantized, NotFinite> {
+        let cols = self.rows.cols;
+        let values = E::elements(self.rows.bytes);
         let count = self.rows.count();
         let (block_rows, block_cols) = self.grid.block(cols);
         let mut out = Quantized { codes: vec![0; count * cols], ..Default::default() };
-        let mut block = vec![0.0; block_rows.min(count) * block_cols.min(cols)];
-        let row_bytes = cols * float.bytes();
         for top in (0..count).step_by(block_rows) {
             let height = block_rows.min(count - top);
             for left in (0..cols).step_by(block_cols) {
                 let width = block_cols.min(cols - left);
-                let block = &mut block[..height * width];
-                for r in 0..height {
-                    let at = (top + r) * row_bytes + left * float.bytes();
-                    float.read(&bytes[at..at + width * float.bytes()], &mut block[r * width..][..width]);
+                let mut max = Max::default();
+                for r in top..top + height {
+                    max.add::<E>(&values[r * cols + left..][..width]);
                 }
-                let amax = largest(block)?;
+                let amax = max.finite()?;
                 let scale = match self.scale {
                     Scale::Own(values) => scale_of(amax, values),
                     Scale::Given(scale) => scale,
                 };
                 let mut sums = Sums::default();
-                for r in 0..height {
-                    let codes = &mut out.codes[(top + r) * cols + left..][..width];
-                    sums.encode(&block[r * width..][..width], scale, codes);
+                for r in top..top + height {
+                    let at = r * cols + left;
+                    sums.encode::<E>(&values[at..][..width], scale, &mut out.codes[at..][..width]);
                 }
                 out.scales.push(scale);
                 out.loss.add(&sums, scale, amax);
@@ -225,33 +234,43 @@ impl Kernel for Amax<'_> {
 
     #[inline(always)]
     fn run(self) -> Self::Out {
-        let Rows { bytes, float, .. } = self.0;
-        let mut piece = [0.0; 1024];
-        let mut amax = 0.0f32;
-        for bytes in bytes.chunks(1024 * float.bytes()) {
-            let piece = &mut piece[..bytes.len() / float.bytes()];
-            float.read(bytes, piece);
-            amax = amax.max(largest(piece)?);
+        let mut max = Max::default();
+        match self.0.float {
+            Float::F32 => max.add::<Single>(Single::elements(self.0.bytes)),
+            Float::F16 => max.add::<Half>(Half::elements(self.0.bytes)),
+            Float::BF16 => max.add::<Brain>(Brain::elements(self.0.bytes)),
         }
-        Ok(amax)
+        max.finite()
     }
 }
 
-/// The largest magnitude. Magnitudes of floats order as integers, with NaN and infinity on top.
-#[inline(always)]
-fn largest(values: &[f32]) -> Result<f32, NotFinite> {
-    let bits = |v: f32| v.to_bits() & 0x7fff_ffff;
-    let (whole, rest) = values.as_chunks::<LANES>();
-    let mut lanes = [0u32; LANES];
-    for values in whole {
-        for i in 0..LANES {
-            lanes[i] = lanes[i].max(bits(values[i]));
+/// The largest magnitude so far. Magnitudes of floats order as integers, with NaN and infinity on top.
+#[derive(Default)]
+struct Max([u32; LANES]);
+
+impl Max {
+    #[inline(always)]
+    fn add<E: Element>(&mut self, values: &[E::Raw]) {
+        let (whole, rest) = values.as_chunks::<LANES>();
+        let mut lanes = self.0;
+        for values in whole {
+            for i in 0..LANES {
+                lanes[i] = lanes[i].max(E::widen(values[i]).to_bits() & 0x7fff_ffff);
+            }
         }
+        for &v in rest {
+            lanes[0] = lanes[0].max(E::widen(v).to_bits() & 0x7fff_ffff);
+        }
+        self.0 = lanes;
     }
-    let max = lanes.iter().copied().chain(rest.iter().map(|&v| bits(v))).max().unwrap_or(0);
-    match max < f32::INFINITY.to_bits() {
-        true => Ok(f32::from_bits(max)),
-        false => Err(NotFinite),
+
+    #[inline(always)]
+    fn finite(&self) -> Result<f32, NotFinite> {
+        let mut max = 0;
+        for lane in self.0 {
+            max = max.max(lane);
+        }
+        if max < f32::INFINITY.to_bits() { Ok(f32::from_bits(max)) } else { Err(NotFinite) }
     }
 }
 
@@ -266,18 +285,23 @@ struct Sums {
 
 impl Sums {
     #[inline(always)]
-    fn encode(&mut self, values: &[f32], scale: f32, codes: &mut [u8]) {
+    fn encode<E: Element>(&mut self, values: &[E::Raw], scale: f32, codes: &mut [u8]) {
         let (values, values_rest) = values.as_chunks::<LANES>();
         let (codes, codes_rest) = codes.as_chunks_mut::<LANES>();
+        let mut widened = [0.0; LANES];
         for (values, codes) in values.iter().zip(codes) {
-            self.encode_lanes(values, scale, codes);
+            for i in 0..LANES {
+                widened[i] = E::widen(values[i]);
+            }
+            self.encode_lanes(&widened, scale, codes);
         }
         if !values_rest.is_empty() {
-            let mut padded = [0.0; LANES];
-            padded[..values_rest.len()].copy_from_slice(values_rest);
-            let mut codes = [0; LANES];
+            let (mut padded, mut codes) = ([0.0; LANES], [0; LANES]);
+            for (padded, &v) in padded.iter_mut().zip(values_rest) {
+                *padded = E::widen(v);
+            }
             self.encode_lanes(&padded, scale, &mut codes);
-            codes_rest.copy_from_slice(&codes[..values_rest.len()]);
+            codes_rest.copy_from_slice(&codes[..codes_rest.len()]);
         }
     }
 
@@ -289,7 +313,8 @@ impl Sums {
             codes[i] = rounded.code;
             self.squared_error[i] += rounded.error * rounded.error;
             self.squared_weight[i] += quotient * quotient;
-            self.largest[i] = self.largest[i].max(rounded.error);
+            let largest = self.largest[i];
+            self.largest[i] = if rounded.error > largest { rounded.error } else { largest };
         }
     }
 }
@@ -434,6 +459,14 @@ mod tests {
             assert_eq!(quantize(rows, Grid::Block, ScaleValues::F32).unwrap_err(), NotFinite);
             assert_eq!(amax(rows).unwrap_err(), NotFinite);
             assert_eq!(rows.first_not_finite(), Some((11, 13)));
+        }
+    }
+
+    #[test]
+    fn matrix_without_columns_gives_nothing() {
+        for grid in [Grid::Block, Grid::Channel, Grid::Tensor] {
+            assert!(quantized(&[], 0, grid).codes.is_empty());
+            assert!(dequantize(&[], &[1.0], grid, (0, 0)).is_empty());
         }
     }
 

@@ -122,7 +122,10 @@ fn misread(taught: &Taught, parser: &Parser) -> Option<Finding> {
 
 /// The same after a run, with what the model wrote; `parsed` is the number of calls that the parser found.
 pub fn after(taught: &Taught, parser: &Parser, written: &Written, parsed: usize) -> Vec<Finding> {
-    let mut findings = before(taught, parser);
+    let mut findings = teaches_nothing(taught);
+    if taught.shows_tools && written.format.is_none_or(|f| reads(parser, f)) {
+        findings.extend(misread(taught, parser));
+    }
     match written.format {
         Some(format) if taught.shows_tools && taught.format.is_some_and(|t| t != format) => {
             let title = taught.format.map_or("", |t| t.title);

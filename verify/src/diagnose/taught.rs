@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::format::Format;
-use crate::parsers::{self, Context};
+use crate::parsers::{self, Context, Parser};
 use crate::template::lint::{probe_call, probe_tool};
 use crate::template::{Failure, Renderer, Request};
 
@@ -109,16 +109,18 @@ fn turn(asked: &str, called: &str, renderer: &Renderer) -> String {
 }
 
 fn readers(text: &str) -> Vec<&'static str> {
-    let context = Context { tools: vec![probe_tool()], ..Context::default() };
     let wanted = probe_call(CITY)["function"]["arguments"].clone();
-    parsers::all()
-        .iter()
-        .filter(|p| {
-            let calls = p.parse(text, &context).tool_calls;
-            calls.len() == 1 && calls[0].name == "probe_weather" && calls[0].value().as_ref() == Some(&wanted)
-        })
-        .map(|p| p.name)
-        .collect()
+    let reads = |parser: &Parser, tokenizer: Option<&str>| {
+        let context = Context {
+            tools: vec![probe_tool()],
+            tokenizer: tokenizer.map(str::to_string),
+            ..Context::default()
+        };
+        let calls = parser.parse(text, &context).tool_calls;
+        calls.len() == 1 && calls[0].name == "probe_weather" && calls[0].value().as_ref() == Some(&wanted)
+    };
+    let both = |p: &&Parser| reads(p, None) || reads(p, Some("mistral-pre-v11"));
+    parsers::all().iter().filter(both).map(|p| p.name).collect()
 }
 
 #[cfg(test)]
@@ -151,6 +153,8 @@ mod tests {
         assert!(fixture("tiny_tools.jinja").readers.contains(&"qwen3_coder"));
         assert!(fixture("qwen3_5_like.jinja").readers.contains(&"qwen3_coder"));
         let json = fixture("qwen3_like.jinja").readers;
+        assert!(fixture("mistral_like.jinja").readers.contains(&"mistral"));
+        assert!(fixture("llama3_like.jinja").readers.contains(&"llama3_json"));
         assert!(json.contains(&"hermes") && !json.contains(&"qwen3_coder"), "{json:?}");
     }
 

@@ -3,7 +3,6 @@
 //! Source: vLLM 0.33, `gemma4` and `functiongemma`.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 
 use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
 use super::python::{Dict, Json, json, space};
@@ -76,14 +75,14 @@ fn with_channel(text: &str) -> String {
 /// The fields of a body as JSON text; the brace that closes the call is no part of them.
 fn arguments(body: &str) -> String {
     let body = space::strip(body);
-    let count = |c| body.matches(c).count();
+    let count = |bracket| body.bytes().filter(|byte| *byte == bracket).count();
     let body = match body.strip_suffix('}') {
         Some(body) => body,
-        None if count('(') < count(')') => body.strip_suffix(')').unwrap_or(body),
+        None if count(b'(') < count(b')') => body.strip_suffix(')').unwrap_or(body),
         None => body,
     };
     Json::Dict(
-        Reader { text: body, brackets: &RefCell::default(), at: 0, end: body.len(), depth: 0 }
+        Reader { text: body, brackets: &RefCell::new(vec![0; body.len()]), at: 0, end: body.len(), depth: 0 }
             .fields(Ending::Text),
     )
     .dump()
@@ -103,12 +102,16 @@ enum Ending {
 /// Reads fields between `at` and `end` of a body.
 struct Reader<'a> {
     text: &'a str,
-    /// Where brackets end that have been looked at, so that nesting does not read them again.
-    brackets: &'a RefCell<HashMap<usize, Option<usize>>>,
+    /// For opening brackets that have been looked at, where they are closed, or [`UNCLOSED`]; 0 for all else. So nesting
+    /// does not read them again.
+    brackets: &'a RefCell<Vec<usize>>,
     at: usize,
     end: usize,
     depth: usize,
 }
+
+/// Mark of a bracket that nothing closes.
+const UNCLOSED: usize = usize::MAX;
 
 /// Nesting that is read at all; bounds the stack.
 const MAX_DEPTH: usize = 500;
@@ -128,8 +131,7 @@ impl<'a> Reader<'a> {
             self.skip(&[' ', ',', '\n', '\t']);
             let Some(colon) = self.rest().find(':') else { return dict };
             let key = space::strip(&self.rest()[..colon]);
-            let key =
-                key.strip_prefix(QUOTE).and_then(|key| key.strip_suffix(QUOTE)).unwrap_or(key).to_owned();
+            let key = unquoted(key).to_owned();
             self.at += colon + 1;
             self.skip(&[' ', '\n', '\t']);
             if self.rest().is_empty() {
@@ -203,8 +205,8 @@ impl<'a> Reader<'a> {
     /// Where the bracket that opens at `start` is closed; brackets of the other kind and in strings do not count.
     fn closing(&self, start: usize) -> Option<usize> {
         let mut known = self.brackets.borrow_mut();
-        if let Some(closing) = known.get(&start) {
-            return *closing;
+        if known[start] > 0 {
+            return Some(known[start]).filter(|closing| *closing < UNCLOSED);
         }
         let bytes = self.text.as_bytes();
         let (open, close) = if bytes[start] == b'{' { (b'{', b'}') } else { (b'[', b']') };
@@ -222,7 +224,7 @@ impl<'a> Reader<'a> {
                 opened.push(at);
             } else if bytes[at] == close {
                 if let Some(opening) = opened.pop() {
-                    known.insert(opening, Some(at));
+                    known[opening] = at;
                 }
                 if opened.is_empty() {
                     break;
@@ -230,9 +232,17 @@ impl<'a> Reader<'a> {
             }
             at += 1;
         }
-        known.extend(opened.into_iter().map(|opening| (opening, None)));
-        known.get(&start).copied().flatten()
+        for opening in opened {
+            known[opening] = UNCLOSED;
+        }
+        Some(known[start]).filter(|closing| *closing < UNCLOSED)
     }
+}
+
+/// A key without the quotes around it; one quote alone is both.
+fn unquoted(key: &str) -> &str {
+    let inside = key.strip_prefix(QUOTE).and_then(|key| key.strip_suffix(QUOTE));
+    inside.unwrap_or(if key == QUOTE { "" } else { key })
 }
 
 /// `functiongemma`: values between `<escape>` are JSON or text; a call that is cut still counts.

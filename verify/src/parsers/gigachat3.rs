@@ -2,7 +2,7 @@
 //!
 //! Source: vLLM 0.33, `gigachat3`.
 
-use super::python::json::{self, Strings};
+use super::python::json::{self, Dialect};
 use super::python::space;
 use super::{Context, Parsed, ToolCall};
 
@@ -13,7 +13,7 @@ pub fn gigachat3(output: &str, _: &Context) -> Option<Parsed> {
     let text = space::strip_end(output).strip_suffix("</s>").unwrap_or(output);
     let start =
         MARKERS.iter().filter_map(|marker| text.find(marker).map(|at| (at, at + marker.len()))).min()?.1;
-    let (value, end) = json::value_at(text, json::blanks(text, start), Strings::Lenient)?;
+    let (value, end) = json::value_at(text, json::blanks(text, start), Dialect::Lenient)?;
     if json::blanks(text, end) < text.len() {
         return None;
     }

@@ -4,7 +4,7 @@
 
 use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
 use super::python::literal::{self, Literal};
-use super::python::{Dict, Json, json, space};
+use super::python::{Json, json, space};
 use super::scan::between;
 use super::{Context, Parsed, ToolCall, reasoning, schema};
 
@@ -119,18 +119,15 @@ fn poolside_parts(inside: &str) -> Option<(&str, &str)> {
 
 /// `None` for a value that JSON does not have.
 fn poolside_call(name: &str, body: &str, context: &Context) -> Option<ToolCall> {
-    let mut dict = Dict::default();
-    for (key, value) in pairs(body) {
+    let values = pairs(body).map(|(key, value)| {
         let key = space::strip(key);
         let value = match schema::plain_type(context, name, key) {
-            Some("string") => Json::Str(value.to_owned()),
-            _ => match deserialize(space::strip(value)) {
-                Literal::Json(value) => value,
-                Literal::Unwritable => return None,
-            },
+            Some("string") => Literal::Json(Json::Str(value.to_owned())),
+            _ => deserialize(space::strip(value)),
         };
-        dict.insert(key.to_owned(), value);
-    }
+        (key.to_owned(), value)
+    });
+    let dict = literal::writable(values)?;
     Some(ToolCall { name: name.to_owned(), arguments: Json::Dict(dict).dump() })
 }
 

@@ -5,8 +5,8 @@
 use serde_json::Value;
 
 use super::glm::{deserialize, pairs};
-use super::python::literal::Literal;
-use super::python::{Dict, Json, json, number, space};
+use super::python::literal::{self, Literal};
+use super::python::{Json, json, number, space};
 use super::{Context, Parsed, ToolCall, schema};
 
 const OPEN: &str = "<tool_calls>";
@@ -42,10 +42,9 @@ fn sections(text: &str) -> Vec<(&str, &str)> {
 
 fn call(name: &str, body: &str, context: &Context) -> Option<ToolCall> {
     let name = space::strip(name);
-    let mut dict = Dict::default();
-    for (key, value) in pairs(space::strip(body)) {
-        dict.insert(key.to_owned(), converted(value, name, key, context)?);
-    }
+    let values =
+        pairs(space::strip(body)).map(|(key, value)| (key.to_owned(), converted(value, name, key, context)));
+    let dict = literal::writable(values)?;
     Some(ToolCall { name: name.to_owned(), arguments: Json::Dict(dict).dump() })
 }
 
@@ -83,8 +82,8 @@ fn normalized(name: &str) -> String {
     }
 }
 
-/// Boolean, integer, number, JSON and string are tried in this order; `None` for a value that JSON does not have.
-fn converted(text: &str, name: &str, key: &str, context: &Context) -> Option<Json> {
+/// Boolean, integer, number, JSON and string are tried in this order.
+fn converted(text: &str, name: &str, key: &str, context: &Context) -> Literal {
     let types = types(name, key, context);
     let has = |wanted: &str| types.iter().any(|kind| kind == wanted);
     let boolean = || match text {
@@ -104,10 +103,7 @@ fn converted(text: &str, name: &str, key: &str, context: &Context) -> Option<Jso
     let structure = || json::loads(text).filter(|_| other);
     let plain = || has("string").then(|| Json::Str(text.to_owned()));
     let found = boolean().or_else(integer).or_else(any_number).or_else(structure).or_else(plain);
-    found.or_else(|| match deserialize(text) {
-        Literal::Json(value) => Some(value),
-        Literal::Unwritable => None,
-    })
+    found.map_or_else(|| deserialize(text), Literal::Json)
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ fn render(reasoning: Option<Option<String>>, parsed: &Parsed) -> String {
     out += ", \"tool_calls\": [";
     for (at, call) in parsed.tool_calls.iter().enumerate() {
         out += if at == 0 { "" } else { ", " };
-        let arguments = match json::loads(&call.arguments).filter(Json::is_finite) {
+        let arguments = match json::standard(&call.arguments) {
             Some(value) => format!("\"arguments\": {}", value.dump()),
             None => format!("\"arguments_text\": {}", text(Some(&call.arguments))),
         };

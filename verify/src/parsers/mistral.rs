@@ -77,7 +77,7 @@ fn before_v11(text: &str) -> Parsed {
         Some(Json::List(items)) => items.iter().filter_map(Json::as_dict).filter_map(call).collect(),
         _ => Vec::new(),
     };
-    if calls.is_empty() { Parsed::plain(segment) } else { Parsed::called(content, calls) }
+    if calls.is_empty() { Parsed::plain(segment) } else { Parsed::called(content, calls).without_blank() }
 }
 
 /// The JSON from the first `[{` to the last `}]`.

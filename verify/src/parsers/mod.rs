@@ -105,10 +105,15 @@ impl Parsed {
         Parsed { content: Some(text.to_owned()).filter(|text| !text.is_empty()), ..Parsed::default() }
     }
 
-    /// An answer with calls: content of nothing but white space disappears.
+    /// An answer with calls.
     fn called(content: &str, tool_calls: Vec<ToolCall>) -> Self {
-        let content = if python::space::is_blank(content) { "" } else { content };
         Parsed { tool_calls, ..Self::plain(content) }
+    }
+
+    /// As the server answers where a parser says it found calls: content of nothing but white space disappears.
+    fn without_blank(self) -> Self {
+        let content = self.content.filter(|content| !python::space::is_blank(content));
+        Parsed { content, ..self }
     }
 }
 
@@ -141,20 +146,19 @@ impl Parser {
     /// Parses a whole output of a model, as for a request with `tool_choice` auto, or none without tools.
     pub fn parse(&self, text: &str, context: &Context) -> Parsed {
         let tools = !context.tools.is_empty();
-        match self.kind {
-            Kind::Engine(parse) => {
-                let parsed = parse(text, context);
-                match (tools && !parsed.tool_calls.is_empty(), context.reasoned) {
-                    (true, _) => parsed,
-                    (false, Reasoned::Legacy) => Parsed::plain(text),
-                    (false, _) => Parsed { tool_calls: Vec::new(), ..parsed },
-                }
-            }
-            Kind::Own(parse) if tools => parse(text, context),
-            Kind::Own(parse) => Parsed { tool_calls: Vec::new(), ..parse(text, context) },
+        let parsed = match self.kind {
             Kind::Legacy(parse) => {
-                parse(text, context).filter(|_| tools).unwrap_or_else(|| Parsed::plain(text))
+                let called = parse(text, context).filter(|_| tools);
+                return called.map_or_else(|| Parsed::plain(text), Parsed::without_blank);
             }
+            Kind::Engine(parse) | Kind::Own(parse) => parse(text, context),
+        };
+        if tools && !parsed.tool_calls.is_empty() {
+            parsed.without_blank()
+        } else if context.reasoned == Reasoned::Legacy && matches!(self.kind, Kind::Engine(_)) {
+            Parsed::plain(text)
+        } else {
+            Parsed { tool_calls: Vec::new(), ..parsed }
         }
     }
 }

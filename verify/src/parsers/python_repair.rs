@@ -4,11 +4,12 @@
 //! parameters named after keywords.
 
 use super::python::literal::{self, Expr};
+use super::python::space;
 
 /// Ends the name of a parameter that is a keyword, until it has been read.
 const MARK: &str = "_pyreservedkw_";
-/// Closing quotes that are tried for one string; each try reads the text again.
-const MAX_CLOSERS: usize = 32;
+/// Characters that are read to find the closing quote of one string; each quote that is tried means all of the source.
+const MAX_TRIES: usize = 2_000_000;
 
 /// The elements of the list after the first repair that helps.
 pub fn list_statement(source: &str) -> Option<Vec<Expr>> {
@@ -127,8 +128,8 @@ fn requoted(source: &str) -> Option<String> {
             at = first + 1;
             continue;
         }
-        let candidates: Vec<usize> = quotes.filter(|at| closes[*at]).take(MAX_CLOSERS + 1).collect();
-        if candidates.len() > MAX_CLOSERS {
+        let candidates: Vec<usize> = quotes.filter(|at| closes[*at]).collect();
+        if candidates.len().saturating_mul(chars.len()) > MAX_TRIES {
             return None;
         }
         let mut winners = candidates.into_iter().filter_map(|close| {
@@ -146,7 +147,7 @@ fn closers(chars: &[char]) -> Vec<bool> {
     let mut follower = None;
     for (at, c) in chars.iter().enumerate().rev() {
         closes[at] = matches!(follower, Some(',' | ')' | ']' | '}' | ':'));
-        if !c.is_whitespace() {
+        if !space::is_space(*c) {
             follower = Some(*c);
         }
     }
@@ -192,7 +193,7 @@ fn rename_keywords(source: &str) -> String {
     while at < chars.len() {
         if places[at] == Place::Text || !is_name_start(chars[at]) {
             out.push(chars[at]);
-            if places[at] == Place::Text || !chars[at].is_whitespace() {
+            if places[at] == Place::Text || !space::is_space(chars[at]) {
                 before = chars[at];
             }
             at += 1;
@@ -200,7 +201,7 @@ fn rename_keywords(source: &str) -> String {
         }
         let name: String = chars[at..].iter().take_while(|c| is_name_part(**c)).collect();
         at += name.chars().count();
-        let mut rest = chars[at..].iter().skip_while(|c| c.is_whitespace());
+        let mut rest = chars[at..].iter().skip_while(|c| space::is_space(**c));
         let assigned = rest.next() == Some(&'=') && rest.next() != Some(&'=');
         out.push_str(&name);
         if assigned && matches!(before, '(' | ',') && literal::is_keyword(&name) {

@@ -23,10 +23,12 @@ pub struct ReasoningParser {
 type Split = (Option<String>, Option<String>);
 
 impl ReasoningParser {
-    /// Splits a whole output into reasoning and content, call markup included; empty parts are `None`.
+    /// Splits a whole output into reasoning and content, call markup included. Empty content is `None`; empty reasoning
+    /// is so for parsers of the engine kind only.
     pub fn split(&self, text: &str, context: &Context) -> (Option<String>, Option<String>) {
         let (reasoning, content) = (self.split)(text, context);
-        (reasoning.filter(|text| !text.is_empty()), content.filter(|text| !text.is_empty()))
+        let kept = |text: &String| !text.is_empty() || self.reasoned == Reasoned::Legacy;
+        (reasoning.filter(kept), content.filter(|text| !text.is_empty()))
     }
 
     /// What a tool-call parser has to know about the text this parser leaves.
@@ -84,7 +86,7 @@ static PARSERS: &[ReasoningParser] = &[
     legacy("ernie45", &[], |text, _| ernie45(text)),
     legacy("step3", &[], |text, _| split_at_end(text)),
     legacy("minimax_m2_append_think", &[], |text, _| all(&format!("<think>{text}"))),
-    legacy("openai_gptoss", &[], |text, _| (Some(harmony::openai_reasoning(text)), Some(text.to_owned()))),
+    engine("openai_gptoss", &[], |text, _| (Some(harmony::openai_reasoning(text)), Some(text.to_owned()))),
 ];
 
 /// Every reasoning parser.

@@ -19,8 +19,8 @@ use crate::checksum;
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName, Shown};
 use crate::progress::Progress;
-use crate::report::Report;
-use crate::write::{ShardWriter, free_space};
+use crate::report::{FileLine, Report};
+use crate::write::{ShardWriter, free_space, remove_tree};
 
 /// A slice of a plan's shards: part `index` of `count`, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +117,8 @@ pub struct Finished {
     pub report: Report,
     /// Shards that an earlier run had finished.
     pub resumed: usize,
+    /// True where the folder was complete already and nothing was written.
+    pub already: bool,
 }
 
 /// Runs `plan` into `out`. Runs that were interrupted are continued; without [`Options::part`] the
@@ -127,6 +129,12 @@ pub struct Finished {
 /// what is finished by then stays and is continued by the next run.
 pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Progress) -> Result<Finished> {
     let started = Instant::now();
+    if options.existing == Existing::Continue
+        && let Some(report) = finished_before(plan, out)?
+    {
+        let resumed = plan.shards.len();
+        return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true });
+    }
     let mut inputs = options.inputs.clone();
     inputs.push(plan.base.dir().to_path_buf());
     let target = Target::prepare(out, &inputs, options.existing)?;
@@ -158,12 +166,26 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     let mut report = finish::report(plan, &journal.done, &inputs, options)?;
     report.seconds = started.elapsed().as_secs_f64();
     if part.is_some() {
-        return Ok(Finished { out: target.build, report, resumed });
+        return Ok(Finished { out: target.build, report, resumed, already: false });
     }
     finish::write_rest(plan, &target.build, &journal.done, &mut report)?;
     let out = target.complete()?;
     drop(locks);
-    Ok(Finished { out, report, resumed })
+    Ok(Finished { out, report, resumed, already: false })
+}
+
+/// The report of `out` where a run of this very plan completed it (it may have been killed before it could
+/// remove its journal). Lengths are compared; `prep checksum --check` reads every byte.
+fn finished_before(plan: &OutputPlan, out: &Path) -> Result<Option<Report>> {
+    let whole = |r: &Report| {
+        let right = |f: &FileLine| std::fs::metadata(out.join(&f.name)).is_ok_and(|m| m.len() == f.len);
+        r.plan_sha256 == plan.digest().to_string() && r.sums_sha256.is_some() && r.outputs.iter().all(right)
+    };
+    let report = Report::read(out).filter(whole);
+    if report.is_some() {
+        remove_tree(&out.join(WORK))?;
+    }
+    Ok(report)
 }
 
 /// A whole run excludes every other; parts exclude whole runs and themselves.

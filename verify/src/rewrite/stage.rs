@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::view::ModelView;
@@ -52,7 +52,7 @@ pub struct Applied {
 }
 
 /// Figures about a range of rows; the engine adds them up per tensor, in row order.
-#[derive(Debug, Clone, PartialEq, Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Note {
     /// The tensor that they are about.
     pub tensor: String,
@@ -94,7 +94,7 @@ pub struct Unit {
 }
 
 /// An input tensor that is in no output.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Dropped {
     /// Its name.
     pub tensor: String,
@@ -103,7 +103,7 @@ pub struct Dropped {
 }
 
 /// A choice that was made for a tensor or module, with its reason.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Decision {
     /// Tensor or module.
     pub what: String,

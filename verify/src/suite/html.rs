@@ -145,6 +145,7 @@ fn parsers(report: &Report<'_>) -> String {
     let others = report.matrix.len() - report.matrix.iter().filter(shown).count();
     let rest = match others {
         0 => String::new(),
+        1 => "<p class=\"quiet\">One other parser finds no call in these answers.</p>\n".into(),
         n => format!("<p class=\"quiet\">{n} other parsers find no call in these answers.</p>\n"),
     };
     format!(

@@ -84,16 +84,13 @@ impl Lanes for Avx2 {
     fn from_e4m3(bytes: &[u8; 16]) -> Self {
         // SAFETY: above.
         unsafe {
-            let codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(bytes.as_ptr().cast()));
-            let size = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
-            let nan = _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x7f));
-            let sign = _mm256_slli_epi16::<8>(_mm256_xor_si256(codes, size));
-            let half = _mm256_or_si256(_mm256_slli_epi16::<7>(size), sign);
-            let half = _mm256_or_si256(half, _mm256_and_si256(nan, _mm256_set1_epi16(0x7c00)));
-            let bias = _mm256_set1_ps(256.0);
-            let a = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
-            let b = _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(half));
-            Avx2(_mm256_mul_ps(a, bias), _mm256_mul_ps(b, bias))
+            let keep = _mm256_set1_epi32(0x87f0_0000u32 as i32);
+            let codes = _mm_loadu_si128(bytes.as_ptr().cast());
+            let a = _mm256_cvtepi8_epi32(codes);
+            let b = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(codes));
+            let a = _mm256_and_si256(_mm256_slli_epi32::<20>(a), keep);
+            let b = _mm256_and_si256(_mm256_slli_epi32::<20>(b), keep);
+            Avx2(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b))
         }
     }
 

@@ -71,13 +71,10 @@ impl Lanes for Avx512 {
     fn from_e4m3(bytes: &[u8; 16]) -> Self {
         // SAFETY: above.
         Avx512(unsafe {
-            let codes = _mm256_cvtepu8_epi16(_mm_loadu_si128(bytes.as_ptr().cast()));
-            let size = _mm256_and_si256(codes, _mm256_set1_epi16(0x7f));
-            let nan = _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x7f));
-            let sign = _mm256_slli_epi16::<8>(_mm256_xor_si256(codes, size));
-            let half = _mm256_or_si256(_mm256_slli_epi16::<7>(size), sign);
-            let half = _mm256_or_si256(half, _mm256_and_si256(nan, _mm256_set1_epi16(0x7c00)));
-            _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0))
+            let codes = _mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()));
+            let bits =
+                _mm512_and_si512(_mm512_slli_epi32::<20>(codes), _mm512_set1_epi32(0x87f0_0000u32 as i32));
+            _mm512_castsi512_ps(bits)
         })
     }
 

@@ -4,7 +4,6 @@ use std::arch::aarch64::*;
 
 use half::f16;
 
-use super::plain::e4m3;
 use super::{Kernel, Lanes};
 
 /// Four registers.
@@ -64,7 +63,16 @@ impl Lanes for Neon {
 
     #[inline(always)]
     fn from_e4m3(bytes: &[u8; 16]) -> Self {
-        Self::load(&bytes.map(e4m3))
+        // SAFETY: above.
+        unsafe {
+            let codes = vreinterpretq_s8_u8(vld1q_u8(bytes.as_ptr()));
+            let (a, b) = (vmovl_s8(vget_low_s8(codes)), vmovl_s8(vget_high_s8(codes)));
+            let parts = [vget_low_s16(a), vget_high_s16(a), vget_low_s16(b), vget_high_s16(b)];
+            Neon(parts.map(|part| {
+                let wide = vshlq_n_s32::<20>(vmovl_s16(part));
+                vreinterpretq_f32_s32(vandq_s32(wide, vdupq_n_s32(0x87f0_0000u32 as i32)))
+            }))
+        }
     }
 
     #[inline(always)]

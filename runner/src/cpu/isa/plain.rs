@@ -46,7 +46,7 @@ impl Lanes for Plain {
 
     #[inline(always)]
     fn from_e4m3(bytes: &[u8; 16]) -> Self {
-        Plain(bytes.map(e4m3))
+        Plain(bytes.map(|c| f32::from_bits((c.cast_signed() as u32) << 20 & 0x87f0_0000)))
     }
 
     #[inline(always)]
@@ -78,10 +78,8 @@ impl Lanes for Plain {
 
 /// The value of one e4m3fn code: sign, 4 bits of exponent (bias 7), 3 of mantissa, no infinity.
 pub fn e4m3(code: u8) -> f32 {
-    if code & 0x7f == 0x7f {
-        return f32::NAN;
+    match code & 0x7f {
+        0x7f => f32::NAN,
+        _ => f32::from_bits((code.cast_signed() as u32) << 20 & 0x87f0_0000) * super::E4M3_SCALE,
     }
-    // The same fields in a half float, whose bias is 8 larger.
-    let bits = u16::from(code & 0x80) << 8 | u16::from(code & 0x7f) << 7;
-    f16::from_bits(bits).to_f32() * 256.0
 }

@@ -171,9 +171,10 @@ impl<'a> Machine<'a> {
             Naming::Plain => {}
             Naming::Trimmed => {
                 let name = space::strip(&slot.name);
-                if accepts(name, self.grammar, self.context) {
-                    slot.name = name.to_owned();
+                if !accepts(name, self.grammar, self.context) {
+                    return;
                 }
+                slot.name = name.to_owned();
             }
             Naming::Header(read) => slot.name = read(&slot.name).unwrap_or_default().to_owned(),
         }

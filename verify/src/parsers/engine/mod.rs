@@ -149,7 +149,7 @@ pub fn parse(text: &str, context: &Context, grammar: &Grammar) -> Parsed {
         Blank::Trimmed if !calls.is_empty() => space::strip(&content),
         _ => &content,
     };
-    if calls.is_empty() { Parsed::plain(content) } else { Parsed::called(content, calls) }
+    Parsed::called(content, calls)
 }
 
 /// Splits `text` into reasoning and the rest, call markup included.

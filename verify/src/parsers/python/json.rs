@@ -27,13 +27,15 @@ pub enum Json {
     Dict(Dict),
 }
 
-/// How strings are read.
+/// What counts as JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Strings {
-    /// Control characters are a fault, as by default.
-    Strict,
-    /// Control characters are taken as they are.
+pub enum Dialect {
+    /// As by default in Python: `NaN` and the infinities are numbers.
+    Python,
+    /// Control characters in strings are taken as they are, too.
     Lenient,
+    /// The standard, which knows only finite numbers.
+    Standard,
 }
 
 impl Json {
@@ -80,18 +82,24 @@ impl Json {
 
 /// `json.loads(text)`.
 pub fn loads(text: &str) -> Option<Json> {
-    let (value, end) = value_at(text, blanks(text, 0), Strings::Strict)?;
+    let (value, end) = value_at(text, blanks(text, 0), Dialect::Python)?;
     (blanks(text, end) == text.len()).then_some(value)
+}
+
+/// The value of a text that is JSON for everyone.
+pub fn standard(text: &str) -> Option<Json> {
+    let (value, end) = value_at(text, blanks(text, 0), Dialect::Standard)?;
+    Some(value).filter(|value| blanks(text, end) == text.len() && value.is_finite())
 }
 
 /// `JSONDecoder().raw_decode(text, at)`: the value that starts exactly at byte `at`, and where it ends.
 pub fn raw_decode(text: &str, at: usize) -> Option<(Json, usize)> {
-    value_at(text, at, Strings::Strict)
+    value_at(text, at, Dialect::Python)
 }
 
-/// As [`raw_decode`] with a choice how strings are read.
-pub fn value_at(text: &str, at: usize, strings: Strings) -> Option<(Json, usize)> {
-    let mut reader = Reader { text, at, strings };
+/// As [`raw_decode`] in any dialect.
+pub fn value_at(text: &str, at: usize, dialect: Dialect) -> Option<(Json, usize)> {
+    let mut reader = Reader { text, at, dialect };
     let value = reader.value(0)?;
     Some((value, reader.at))
 }
@@ -105,7 +113,7 @@ pub fn blanks(text: &str, at: usize) -> usize {
 struct Reader<'a> {
     text: &'a str,
     at: usize,
-    strings: Strings,
+    dialect: Dialect,
 }
 
 impl Reader<'_> {
@@ -136,9 +144,12 @@ impl Reader<'_> {
             b'n' => self.take("null").then_some(Json::Null),
             b't' => self.take("true").then_some(Json::Bool(true)),
             b'f' => self.take("false").then_some(Json::Bool(false)),
+            b'N' | b'I' if self.dialect == Dialect::Standard => None,
             b'N' => self.take("NaN").then_some(Json::Float(f64::NAN)),
             b'I' => self.take("Infinity").then_some(Json::Float(f64::INFINITY)),
-            b'-' if self.take("-Infinity") => Some(Json::Float(f64::NEG_INFINITY)),
+            b'-' if self.dialect != Dialect::Standard && self.take("-Infinity") => {
+                Some(Json::Float(f64::NEG_INFINITY))
+            }
             b'-' | b'0'..=b'9' => self.number(),
             _ => None,
         }
@@ -243,7 +254,7 @@ impl Reader<'_> {
                     return Some(out);
                 }
                 b'\\' => out.push(self.escape()?),
-                _ if self.strings == Strings::Strict => return None,
+                _ if self.dialect != Dialect::Lenient => return None,
                 control => {
                     out.push(char::from(control));
                     self.at += 1;
@@ -416,7 +427,15 @@ mod tests {
 
     #[test]
     fn control_characters_need_the_lenient_reading() {
-        assert_eq!(value_at("\"a\nb\"", 0, Strings::Lenient), Some((Json::Str("a\nb".into()), 5)));
+        assert_eq!(value_at("\"a\nb\"", 0, Dialect::Lenient), Some((Json::Str("a\nb".into()), 5)));
+    }
+
+    #[test]
+    fn the_standard_knows_only_finite_numbers() {
+        for text in ["NaN", "[-Infinity]", "1e999", "{\"a\": NaN, \"a\": 1}"] {
+            assert!(standard(text).is_none() && loads(text).is_some(), "{text}");
+        }
+        assert_eq!(standard(" -1 "), Some(Json::Int("-1".into())));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Stands for `ast.parse` and `ast.literal_eval`. Everything that is no value a tool call may hold is told apart only as
 //! far as the answer depends on it: other valid expressions become [`Expr::Other`].
 
+use std::collections::HashSet;
+
 use super::source::{Piece, Source};
 use super::{Dict, Json};
 
@@ -151,6 +153,25 @@ fn literal(expr: &Expr) -> Option<Literal> {
         Expr::Unwritable => Some(Literal::Unwritable),
         _ => None,
     }
+}
+
+/// The values as an object, unless one is left that JSON does not have; a later value takes the place of an earlier one.
+pub fn writable(values: impl Iterator<Item = (String, Literal)>) -> Option<Dict> {
+    let mut dict = Dict::default();
+    let mut unwritable = HashSet::new();
+    for (key, value) in values {
+        match value {
+            Literal::Json(value) => {
+                unwritable.remove(&key);
+                dict.insert(key, value);
+            }
+            Literal::Unwritable => {
+                dict.insert(key.clone(), Json::Null);
+                unwritable.insert(key);
+            }
+        }
+    }
+    unwritable.is_empty().then_some(dict)
 }
 
 impl Literal {

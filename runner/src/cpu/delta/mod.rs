@@ -1,4 +1,10 @@
 //! The gated delta rule: convolution, state update, gated norm.
+//!
+//! One token updates the state directly ([`recurrent`]); a prompt goes through it in chunks ([`chunked`]). The two
+//! round differently, so a prompt is cut at fixed positions whoever else is in the step.
+
+mod chunked;
+mod recurrent;
 
 use rayon::prelude::*;
 
@@ -48,9 +54,7 @@ pub fn delta_rule(
             .heads
             .par_chunks_exact_mut(size)
             .enumerate()
-            .map(|(head, state)| {
-                isa.run(Recurrent { mixed: &mixed, inputs: &inputs, first, rule, head, state })
-            })
+            .map(|(head, state)| isa.run(Update { mixed: &mixed, inputs: &inputs, first, rule, head, state }))
             .collect();
         for (head, y) in heads.iter().enumerate() {
             for (t, y) in y.each_row().enumerate() {
@@ -112,8 +116,22 @@ impl Kernel for Convolve<'_> {
     }
 }
 
-/// Token by token: one value head of one sequence.
-struct Recurrent<'a> {
+/// One value head of one sequence, after the convolution.
+struct Head {
+    /// Rows `[tokens]` of `dim` each: q and k of unit length (q divided by sqrt(dim) besides), v.
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    /// Strength of each token's correction.
+    beta: Vec<f32>,
+    /// Logarithm of each token's decay, not positive.
+    log_decay: Vec<f32>,
+    key_dim: usize,
+    value_dim: usize,
+}
+
+/// Cuts the head out of what all heads share, and passes its tokens through its state.
+struct Update<'a> {
     /// Of this sequence, `[span, channels]`.
     mixed: &'a Array,
     /// Of the whole step; this sequence's rows begin at `first`.
@@ -121,62 +139,52 @@ struct Recurrent<'a> {
     first: usize,
     rule: &'a DeltaRule<Cpu>,
     head: usize,
-    /// `[key_dim, row]`
+    /// `[key_dim, row]`, `row` being `value_dim` filled up to whole lanes.
     state: &'a mut [f32],
 }
 
-impl Kernel for Recurrent<'_> {
+impl Kernel for Update<'_> {
     type Out = Array;
 
     #[inline(always)]
     fn run<L: Lanes>(self) -> Array {
         let rule = self.rule;
-        let (dk, dv, row) = (rule.key_dim, rule.value_dim, row(rule));
+        let (dk, dv, tokens) = (rule.key_dim, rule.value_dim, self.mixed.rows());
         let key_head = self.head / (rule.value_heads / rule.key_heads);
         let keys = rule.key_heads * dk;
-        let mut out = Array::zeros(self.mixed.rows(), dv);
-        let (mut memory, mut read) = (vec![0.0; row], vec![0.0; row]);
-        for (t, y) in out.values_mut().chunks_exact_mut(dv).enumerate() {
-            let mixed = self.mixed.row(t);
-            let q = unit::<L>(&mixed[key_head * dk..][..dk], 1.0 / (dk as f32).sqrt());
-            let k = unit::<L>(&mixed[keys + key_head * dk..][..dk], 1.0);
-            let v = &mixed[2 * keys + self.head * dv..][..dv];
+        let mut head = Head {
+            q: Vec::with_capacity(tokens * dk),
+            k: Vec::with_capacity(tokens * dk),
+            v: Vec::with_capacity(tokens * dv),
+            beta: Vec::with_capacity(tokens),
+            log_decay: Vec::with_capacity(tokens),
+            key_dim: dk,
+            value_dim: dv,
+        };
+        for (t, mixed) in self.mixed.each_row().enumerate() {
             let at = self.first + t;
-            let beta = sigmoid(self.inputs.b.row(at)[self.head]);
+            push_unit::<L>(&mut head.q, &mixed[key_head * dk..][..dk], 1.0 / (dk as f32).sqrt());
+            push_unit::<L>(&mut head.k, &mixed[keys + key_head * dk..][..dk], 1.0);
+            head.v.extend_from_slice(&mixed[2 * keys + self.head * dv..][..dv]);
+            head.beta.push(sigmoid(self.inputs.b.row(at)[self.head]));
             let step = self.inputs.a.row(at)[self.head] + rule.dt_bias.values()[self.head];
-            let decay = exp(rule.decay.values()[self.head] * softplus(step));
-            memory.fill(0.0);
-            for (s, k) in self.state.chunks_exact_mut(row).zip(&k) {
-                for (s, m) in s.iter_mut().zip(&mut memory) {
-                    *s *= decay;
-                    *m = k.mul_add(*s, *m);
-                }
-            }
-            for (m, v) in memory.iter_mut().zip(v) {
-                *m = beta * (v - *m);
-            }
-            read.fill(0.0);
-            for ((s, k), q) in self.state.chunks_exact_mut(row).zip(&k).zip(&q) {
-                for ((s, u), r) in s.iter_mut().zip(&memory).zip(&mut read) {
-                    *s = k.mul_add(*u, *s);
-                    *r = q.mul_add(*s, *r);
-                }
-            }
-            y.copy_from_slice(&read[..dv]);
+            head.log_decay.push(rule.decay.values()[self.head] * softplus(step));
         }
-        out
+        let values = match tokens {
+            1 => recurrent::run(&head, self.state),
+            _ => chunked::run::<L>(&head, self.state),
+        };
+        Array::new(tokens, dv, values)
     }
 }
 
-/// `x / sqrt(sum x^2 + 1e-6) * scale`.
+/// Appends `x / sqrt(sum x^2 + 1e-6) * scale`.
 #[inline(always)]
-fn unit<L: Lanes>(x: &[f32], scale: f32) -> Vec<f32> {
+fn push_unit<L: Lanes>(to: &mut Vec<f32>, x: &[f32], scale: f32) {
     let factor = 1.0 / (dot::<L>(x, x) + 1e-6).sqrt();
-    let mut unit = x.to_vec();
-    for x in &mut unit {
-        *x = *x * factor * scale;
+    for x in x {
+        to.push(x * factor * scale);
     }
-    unit
 }
 
 /// `ln(1 + e^x)`.
@@ -208,6 +216,75 @@ impl Kernel for GatedNorm<'_> {
                 };
                 *y = *y * scale * w * gate;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A head of `tokens` pseudo-random tokens.
+    fn head(tokens: usize) -> Head {
+        let (dk, dv) = (8, 20);
+        let wave = |i: usize, k: f32| ((i * 7919 + 13) as f32 * k).sin();
+        let of = |len: usize, k: f32| (0..len).map(|i| wave(i, k)).collect::<Vec<_>>();
+        let unit = |x: Vec<f32>| x.iter().map(|x| x / (dk as f32 / 2.0).sqrt()).collect();
+        Head {
+            q: unit(of(tokens * dk, 0.37)),
+            k: unit(of(tokens * dk, 0.91)),
+            v: of(tokens * dv, 0.53),
+            beta: of(tokens, 0.71).iter().map(|b| 0.5 + 0.4 * b).collect(),
+            log_decay: of(tokens, 0.29).iter().map(|g| -0.2 * (1.1 + g)).collect(),
+            key_dim: dk,
+            value_dim: dv,
+        }
+    }
+
+    struct Chunked<'a>(Head, &'a mut [f32]);
+    impl Kernel for Chunked<'_> {
+        type Out = Vec<f32>;
+        #[inline(always)]
+        fn run<L: Lanes>(self) -> Vec<f32> {
+            chunked::run::<L>(&self.0, self.1)
+        }
+    }
+
+    struct Recurrent<'a>(Head, &'a mut [f32]);
+    impl Kernel for Recurrent<'_> {
+        type Out = Vec<f32>;
+        #[inline(always)]
+        fn run<L: Lanes>(self) -> Vec<f32> {
+            recurrent::run(&self.0, self.1)
+        }
+    }
+
+    #[test]
+    fn chunks_and_single_steps_agree() {
+        for tokens in [1, 2, 63, 64, 65, 130] {
+            let (mut a, mut b) = (vec![0.25; 8 * 32], vec![0.25; 8 * 32]);
+            let (x, y) = (
+                Isa::PLAIN.run(Recurrent(head(tokens), &mut a)),
+                Isa::best().run(Chunked(head(tokens), &mut b)),
+            );
+            let real =
+                |state: &[f32]| state.chunks(32).flat_map(|row| row[..20].to_vec()).collect::<Vec<_>>();
+            for (x, y) in x.iter().zip(&y).chain(real(&a).iter().zip(&real(&b))) {
+                assert!((x - y).abs() < 2e-5, "{tokens} tokens: {x} {y}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_set_gives_the_same_bits() {
+        let run = |isa: Isa| {
+            let mut state = vec![0.25; 8 * 32];
+            let mut out = isa.run(Chunked(head(70), &mut state));
+            out.extend(isa.run(Recurrent(head(3), &mut state)));
+            (out, state)
+        };
+        for isa in Isa::available() {
+            assert_eq!(run(isa), run(Isa::PLAIN), "{}", isa.name());
         }
     }
 }

@@ -1,0 +1,111 @@
+//! The list of modules in 16 bit (`modules_to_not_convert`, `ignore`) against what is stored.
+//!
+//! vLLM's `fp8` compares whole paths (an experts block is skipped where its path is part of a listed one);
+//! transformers takes an entry as an expression for the beginning of a path, or as its end;
+//! compressed-tensors compares whole paths, or expressions marked `re:` from the start of the path.
+
+use std::collections::HashSet;
+
+use fancy_regex::Regex;
+
+use super::Fault;
+use super::fused::is_fp8;
+use crate::architecture::{Architecture, Module, Role};
+use crate::checkpoint::TensorIndex;
+use crate::codec::Fp8Config;
+use crate::codec::fp8_config::Method;
+use crate::error::{Error, Result};
+use crate::names::Shown;
+
+pub(super) fn faults(arch: &Architecture, format: &Fp8Config, index: &TensorIndex) -> Result<Vec<Fault>> {
+    let entries: Vec<Entry<'_>> =
+        format.skipped.iter().map(|text| Entry::new(text, format.method)).collect::<Result<_>>()?;
+    let listed: HashSet<&str> = format.skipped.iter().map(String::as_str).collect();
+    let mut used: Vec<bool> = entries.iter().map(|e| e.text == "lm_head").collect();
+    let mut faults = Vec::new();
+    let mut seen_modules = HashSet::new();
+    for m in arch.modules() {
+        let hits: Vec<usize> = (0..entries.len()).filter(|&e| entries[e].hits(&m.name)).collect();
+        hits.iter().for_each(|&e| used[e] = true);
+        seen_modules.insert(m.name.as_str());
+        let exact = listed.contains(m.name.as_str()) || in_listed_experts(m, &listed);
+        let covered = match format.method {
+            Method::Fp8 => exact,
+            Method::CompressedTensors => exact || !hits.is_empty(),
+        };
+        let by = |hits: &[usize]| hits.first().map(|&e| Shown(entries[e].text).to_string());
+        match (is_fp8(m, index), covered, by(&hits)) {
+            (true, false, None) | (false, true, _) => {}
+            (true, _, by) => faults.push(Fault::new(
+                &m.name,
+                format!("is FP8, but the skip list says 16 bit (entry `{}`)", by.unwrap_or_else(|| m.name.clone())),
+            )),
+            (false, false, Some(by)) => faults.push(Fault::new(
+                &m.name,
+                format!("is in 16 bit and listed only through `{by}`: vLLM compares whole paths and would look for scales"),
+            )),
+            (false, false, None) => faults.push(Fault::new(
+                &m.name,
+                "is in 16 bit and not in the skip list: loaders would look for its scales",
+            )),
+        }
+    }
+    // Entries may also name modules that are no matrices, such as convolutions and norms.
+    let others: HashSet<&str> = index
+        .tensors()
+        .iter()
+        .filter_map(|t| arch.names().read(&t.spec.name).map(|p| p.module))
+        .filter(|module| !seen_modules.contains(module))
+        .collect();
+    for (entry, used) in entries.iter().zip(used) {
+        if !used && !others.iter().any(|o| entry.hits(o)) {
+            faults.push(Fault::new(entry.text, "stands in the skip list and matches no module"));
+        }
+    }
+    Ok(faults)
+}
+
+/// True for an expert whose block is named by an entry, as vLLM takes it.
+fn in_listed_experts(m: &Module, listed: &HashSet<&str>) -> bool {
+    let block = m.name.find(".experts.").map(|at| &m.name[..at + ".experts".len()]);
+    matches!(m.role, Role::Expert(..)) && block.is_some_and(|b| listed.contains(b))
+}
+
+/// One entry, as the loader of its format reads it.
+struct Entry<'a> {
+    text: &'a str,
+    expression: Option<Regex>,
+    method: Method,
+}
+
+impl<'a> Entry<'a> {
+    fn new(text: &'a str, method: Method) -> Result<Self> {
+        let bad = |e: fancy_regex::Error| {
+            Error::input(format!("entry `{}` of the skip list is no expression", Shown(text)))
+                .found(e.to_string())
+        };
+        let source = match (method, text.strip_prefix("re:")) {
+            (Method::CompressedTensors, Some(re)) => Some(format!("^(?:{re})")),
+            // A plain path is compared as text: its dots are no wildcards that anyone meant.
+            (Method::Fp8, _) if text.contains(['*', '[', '(', '\\', '^', '$', '|', '+', '?']) => {
+                Some(format!(r"^(?:{text})(?:\.|$)"))
+            }
+            _ => None,
+        };
+        let expression = source.map(|s| Regex::new(&s)).transpose().map_err(bad)?;
+        Ok(Entry { text, expression, method })
+    }
+
+    /// True where some loader takes the entry for `module`.
+    fn hits(&self, module: &str) -> bool {
+        match (&self.expression, self.method) {
+            (Some(re), _) => re.is_match(module).unwrap_or(false),
+            (None, Method::CompressedTensors) => self.text == module,
+            (None, Method::Fp8) => {
+                let begins =
+                    module.strip_prefix(self.text).is_some_and(|r| r.is_empty() || r.starts_with('.'));
+                begins || module.ends_with(self.text)
+            }
+        }
+    }
+}
