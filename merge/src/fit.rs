@@ -20,7 +20,7 @@ pub fn about_base(adapter: &Adapter, input: &ModelView) -> Vec<String> {
     let given = input.config.path().parent().map(folder_name).unwrap_or_default();
     if !last.eq_ignore_ascii_case(&given) {
         out.push(format!(
-            "adapter {} was trained on `{}`, the base given is `{}`: check that they are the same model",
+            "adapter `{}` was trained on `{}`, the base given is `{}`: check that they are the same model",
             adapter.name,
             Shown(named),
             Shown(&given)
@@ -29,7 +29,7 @@ pub fn about_base(adapter: &Adapter, input: &ModelView) -> Vec<String> {
     let lower = last.to_ascii_lowercase();
     if ["-bnb-4bit", "-fp8", "-awq", "-gptq", "-int4", "-4bit"].iter().any(|q| lower.contains(q)) {
         out.push(format!(
-            "adapter {} was trained on the quantized `{}`: merged into 16-bit weights it may act a little differently",
+            "adapter `{}` was trained on the quantized `{}`: merged into 16-bit weights it may act a little differently",
             adapter.name,
             Shown(named)
         ));
