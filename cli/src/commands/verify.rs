@@ -52,20 +52,23 @@ pub fn run(args: &Verify, global: &Global, output: &Output) -> Result<u8> {
     Ok(code)
 }
 
-/// Refuses reports that cannot be written, or that would be files of the model that its checksums do not know.
+/// Refuses reports that cannot be written, or that would be files of the model.
 pub fn check_reports(reports: &[PathBuf], model: &Path) -> Result<()> {
-    for path in reports {
-        Form::of(path)?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let same =
-            |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
-        if same(folder, model) {
-            return Err(Error::usage(format!("report {} lies in the model folder", Shown::path(path)))
-                .expected("a place outside: files of the folder are covered by its checksums")
-                .hint("choose another folder for reports"));
+    reports.iter().try_for_each(|path| Form::of(path).and_then(|_| outside(path, model)))
+}
+
+/// Refuses to write `path` into the model folder: its checksums do not know the file, or it would be lost.
+pub fn outside(path: &Path, model: &Path) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let real = |p: &Path| p.canonicalize().or_else(|_| std::path::absolute(p));
+    match (real(folder), real(model)) {
+        (Ok(a), Ok(b)) if a == b => {
+            Err(Error::usage(format!("{} lies in the model folder", Shown::path(path)))
+                .expected("a place outside: the folder's checksums cover all its files")
+                .hint("choose another folder"))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The suite of a file, or the built-in one.

@@ -152,7 +152,7 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
         }
         let target = Target::prepare(out, &inputs, options.existing)?;
         let waited = Instant::now();
-        match Locks::take(&target.build, part, options.lock_wait.saturating_sub(started.elapsed())) {
+        match Locks::take(&target, part, options.lock_wait.saturating_sub(started.elapsed())) {
             // Whoever held the lock may have completed the folder: look again.
             Ok(_) if waited.elapsed() > Duration::from_millis(50) => continue,
             Ok(locks) => break (target, locks),
@@ -203,10 +203,15 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
 }
 
 /// The report of `out` where a run of this very plan completed it (it may have been killed before it could
-/// remove its journal). Lengths are compared; `prep checksum --check` reads every byte.
+/// remove its journal). Side files are hashed, shards compared by length.
 fn finished_before(plan: &OutputPlan, out: &Path) -> Result<Option<Report>> {
+    let shard = |name: &str| plan.shards.iter().any(|s| s.name.as_str() == name);
+    let right = |f: &FileLine| {
+        let path = out.join(&f.name);
+        let length = std::fs::metadata(&path).is_ok_and(|m| m.len() == f.len);
+        length && (shard(&f.name) || checksum::of_file(&path).is_ok_and(|d| d == f.sha256))
+    };
     let whole = |r: &Report| {
-        let right = |f: &FileLine| std::fs::metadata(out.join(&f.name)).is_ok_and(|m| m.len() == f.len);
         r.plan_sha256 == plan.digest().to_string() && r.sums_sha256.is_some() && r.outputs.iter().all(right)
     };
     let report = Report::read(out).filter(whole);
@@ -222,11 +227,18 @@ struct Locks {
 }
 
 impl Locks {
-    fn take(build: &Path, part: Option<Part>, wait: Duration) -> Result<Self> {
-        let work = build.join(WORK);
+    fn take(target: &Target, part: Option<Part>, wait: Duration) -> Result<Self> {
+        let work = target.build.join(WORK);
         let whole = work.join("lock");
         let held = match part {
-            None => vec![Lock::take(&whole, wait)?],
+            None => {
+                let mut held = vec![Lock::take(&whole, wait)?];
+                // A run without --force may be writing the folder that this one will replace.
+                if let Some(work) = target.busy() {
+                    held.push(Lock::take(&work.join("lock"), wait)?);
+                }
+                held
+            }
             Some(p) => {
                 let own = work.join(format!("lock-{}-of-{}", p.index, p.count));
                 vec![Lock::share(&whole, wait)?, Lock::take(&own, wait)?]

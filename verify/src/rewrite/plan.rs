@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use unicode_normalization::UnicodeNormalization;
 
 use super::chain::{Makers, Notes, StageReader, makers};
 use super::stage::{Rewrite, Stage};
 use super::view::ModelView;
-use crate::checkpoint::folder::SUMS;
-use crate::checkpoint::{Checkpoint, TensorReader, TensorSpec, header};
+use crate::checkpoint::folder::{REPORT, SUMS};
+use crate::checkpoint::{Checkpoint, TensorReader, TensorSpec, header, index_json};
 use crate::checksum::{self, Digests};
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName};
@@ -146,11 +147,14 @@ impl OutputPlan {
 fn check_case(view: &ModelView) -> Result<()> {
     let mut seen: HashMap<String, &str> = HashMap::new();
     let shards = view.tensors.shards().iter().map(FileName::as_str);
-    for name in shards.chain(view.files.iter().map(|f| f.name.as_str())) {
-        if let Some(other) = seen.insert(name.to_lowercase(), name) {
-            return Err(Error::input(format!("files `{other}` and `{name}` differ only by case"))
-                .expected("names that also differ on a disk that is blind to case")
-                .hint("rename one of them in the source folder"));
+    let own = ["config.json", index_json::INDEX, SUMS, REPORT];
+    for name in own.into_iter().chain(shards).chain(view.files.iter().map(|f| f.name.as_str())) {
+        if let Some(other) = seen.insert(name.nfc().collect::<String>().to_lowercase(), name) {
+            return Err(Error::input(format!(
+                "files `{other}` and `{name}` differ only by case or Unicode form"
+            ))
+            .expected("names that also differ on a disk that is blind to both")
+            .hint("rename one of them in the source folder"));
         }
     }
     Ok(())

@@ -42,6 +42,9 @@ impl Target {
     /// Exit 2 where `out` is, holds or lies in an input, or holds something else; exit 5 where it cannot be made.
     pub fn prepare(out: &Path, inputs: &[PathBuf], existing: Existing) -> Result<Self> {
         let out = real(out)?;
+        if out.exists() && !out.is_dir() {
+            return Err(Error::usage(format!("{} is a file", Shown::path(&out))).expected("a folder"));
+        }
         let beside = sibling(&out);
         check_apart(&out, inputs)?;
         let occupied = std::fs::symlink_metadata(&out).is_ok() && !continues(&out)?;
@@ -80,6 +83,12 @@ impl Target {
             }
         }
         Ok(())
+    }
+
+    /// The folder that will be replaced, where another run may be working in it.
+    pub fn busy(&self) -> Option<PathBuf> {
+        let work = self.out.join(WORK);
+        (self.replaces() && work.is_dir()).then_some(work)
     }
 
     pub fn replaces(&self) -> bool {

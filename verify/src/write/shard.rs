@@ -1,15 +1,14 @@
 //! One output shard: the bytes go to disk and through sha256 in one pass.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use sha2::Digest as _;
 
-use super::small::{part_path, sync_dir};
+use super::small::{create_part, part_path, sync_dir};
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName};
 
@@ -50,13 +49,7 @@ impl ShardWriter {
     /// Exit 5 when the file cannot be made.
     pub fn create(dir: &Path, name: &FileName) -> Result<Self> {
         let part = part_path(dir, name);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o644)
-            .open(&part)
-            .map_err(|e| Error::io("write", &part, &e))?;
+        let file = create_part(&part).map_err(|e| Error::io("write", &part, &e))?;
         let hasher = Some(Hasher::start());
         Ok(ShardWriter { file, dir: dir.to_path_buf(), part, name: name.clone(), written: 0, hasher })
     }
@@ -121,6 +114,20 @@ mod tests {
         w.append(b"c".to_vec()).unwrap();
         assert_eq!(w.finish().unwrap(), (Digest::of(b"abc"), 3));
         assert_eq!(std::fs::read(dir.path().join("a.safetensors")).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn link_at_the_name_of_the_part_is_replaced_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "mine").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("a.part")).unwrap();
+        let name = FileName::parse("a").unwrap();
+        ShardWriter::create(dir.path(), &name).unwrap().finish().unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+        std::os::unix::fs::symlink(&victim, dir.path().join("b.part")).unwrap();
+        super::super::write_file(dir.path(), &FileName::parse("b").unwrap(), b"new").unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
     }
 
     #[test]
