@@ -172,7 +172,7 @@ mod tests {
         ] {
             assert_eq!(loads(text).map(|value| value.dump()).as_deref(), Some(wanted), "{text}");
         }
-        for text in ["", "x", "[1 2", "{a", "[}"] {
+        for text in ["", "x", "[1., 2", "[1 2", "{a", "[}"] {
             assert_eq!(loads(text), None, "{text}");
         }
         assert_eq!(loads(&"[".repeat(100_000)), None);
