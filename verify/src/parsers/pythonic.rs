@@ -139,6 +139,8 @@ mod tests {
             ("{1, 'a'}", "[1, \"a\"]"),
             ("{'a': [1], 2: None, True: {}}", "{\"a\": [1], \"2\": null, \"true\": {}}"),
             ("[]", "[]"),
+            ("{1: 'a', True: 'b', 1.0: 'c', '2': 'd'}", "{\"1\": \"c\", \"2\": \"d\"}"),
+            ("{False: 'a', 0: 'b'}", "{\"false\": \"b\"}"),
         ] {
             assert_eq!(arguments(&format!("[f(a={value})]")), Some(format!("{{\"a\": {json}}}")), "{value}");
         }

@@ -1,9 +1,9 @@
 //! Values of Python literals.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::syntax::{self, Expr};
-use super::{Dict, Json};
+use super::{Dict, Json, number};
 
 /// What `ast.literal_eval` finds.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,8 +34,18 @@ pub fn argument(expr: &Expr) -> Option<Json> {
             items.iter().map(argument).collect::<Option<_>>().map(Json::List)
         }
         Expr::Dict(entries) => {
-            let entries = entries.iter().map(|(key, value)| Some((key_text(key)?, argument(value)?)));
-            entries.collect::<Option<Dict>>().map(Json::Dict)
+            let mut numbers = HashMap::new();
+            let mut dict = Dict::default();
+            for (key, value) in entries {
+                let text = key_text(key)?;
+                // Numbers that are equal are one key, under the name that came first.
+                let text = match number_of(key) {
+                    Some(number) => numbers.entry(number).or_insert(text).clone(),
+                    None => text,
+                };
+                dict.insert(text, argument(value)?);
+            }
+            Some(Json::Dict(dict))
         }
         Expr::Signed(minus, operand) => signed(*minus, argument(operand)?),
         Expr::Call(_) | Expr::Unwritable | Expr::Other => None,
@@ -47,6 +57,16 @@ fn key_text(key: &Expr) -> Option<String> {
     match key {
         Expr::Constant(Json::Str(text)) => Some(text.clone()),
         Expr::Constant(other) => Some(other.dump()),
+        _ => None,
+    }
+}
+
+/// The integer that a key equals: for Python `1`, `1.0` and `True` are the same.
+fn number_of(key: &Expr) -> Option<String> {
+    match key {
+        Expr::Constant(Json::Bool(value)) => Some(u8::from(*value).to_string()),
+        Expr::Constant(Json::Int(digits)) => Some(digits.clone()),
+        Expr::Constant(Json::Float(value)) => number::whole(*value),
         _ => None,
     }
 }
