@@ -45,8 +45,12 @@ impl<'a> Keys<'a> {
     pub fn count(&self, key: &str) -> Result<usize> {
         match self.config.count(key)? {
             None if self.default(key).is_some() => Ok(self.default(key).unwrap_or_default()),
-            Some(n) if n > 0 && n <= u32::MAX as usize => Ok(n),
-            Some(n) => Err(self.wrong(&format!("`{key}`")).found(n.to_string()).expected("a positive count")),
+            // Small enough that no product of three overflows before shapes are compared.
+            Some(n) if n > 0 && (n < 1 << 21 || key == "max_position_embeddings") => Ok(n),
+            Some(n) => Err(self
+                .wrong(&format!("`{key}`"))
+                .found(n.to_string())
+                .expected("a count from 1 to 2097151")),
             None => Err(self.wrong(&format!("`{key}`")).found("nothing").expected("a positive count")),
         }
     }
@@ -124,7 +128,11 @@ impl<'a> Keys<'a> {
     /// # Errors
     /// Exit 3 where it is no number.
     pub fn eps(&self) -> Result<f32> {
-        Ok(self.number_or("rms_norm_eps", self.default_eps)? as f32)
+        let eps = self.number_or("rms_norm_eps", self.default_eps)?;
+        match eps >= 0.0 {
+            true => Ok(eps as f32),
+            false => Err(self.wrong("`rms_norm_eps`").found(eps.to_string()).expected("no negative number")),
+        }
     }
 
     /// What each layer mixes positions with, where `layer_types` says so; one entry a layer.
