@@ -3,7 +3,7 @@
 use crate::args;
 use crate::support::{prep, repository};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "merge-lora",
     "quantize",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 12] = [
     "checksum",
     "verify",
     "parse",
+    "parsers",
     "generate",
 ];
 

@@ -91,6 +91,9 @@ pub enum Command {
     Verify(Verify),
     /// Parse model outputs as a server's tool-call parser does
     Parse(Parse),
+    /// List the tool-call and reasoning parsers, and which models write what they read
+    #[command(after_help = "Examples:\n  prep parsers\n  prep parsers --json")]
+    Parsers,
     /// Generate text, or dump logits
     Generate(Generate),
 }
@@ -357,6 +360,9 @@ pub struct Parse {
     /// The parser that takes the reasoning out first
     #[arg(long, value_name = "NAME")]
     pub reasoning_parser: Option<String>,
+    /// Answer as a client assembles the server's streamed deltas
+    #[arg(long)]
+    pub stream: bool,
 }
 
 /// `prep generate`.
