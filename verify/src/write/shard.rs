@@ -21,6 +21,7 @@ pub struct ShardWriter {
     name: FileName,
     written: u64,
     hasher: Option<Hasher>,
+    flusher: Option<Flusher>,
 }
 
 /// Hashes on a thread of its own, so that hashing hides behind the write.
@@ -32,13 +33,40 @@ struct Hasher {
 
 impl Hasher {
     fn start() -> Self {
-        let (sender, receiver) = sync_channel::<Vec<u8>>(2);
+        let (sender, receiver) = sync_channel::<Vec<u8>>(8);
         let thread = std::thread::spawn(move || {
             let mut sha = sha2::Sha256::new();
             receiver.into_iter().for_each(|bytes| sha.update(&bytes));
             Digest(sha.finalize().into())
         });
         Hasher { sender, thread }
+    }
+}
+
+/// Bytes after which what was written so far is sent to the disk, beside the writing.
+const FLUSH_EVERY: u64 = 128 << 20;
+
+/// Syncs the file now and then on a thread of its own, so that the sync at the end finds little to do.
+#[derive(Debug)]
+struct Flusher {
+    sender: SyncSender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Flusher {
+    fn start(file: &File) -> std::io::Result<Self> {
+        let file = file.try_clone()?;
+        let (sender, receiver) = sync_channel::<()>(1);
+        let thread = std::thread::spawn(move || {
+            // An error here comes again at the end, where it is reported.
+            receiver.into_iter().for_each(|()| drop(file.sync_data()));
+        });
+        Ok(Flusher { sender, thread })
+    }
+
+    fn end(self) {
+        drop(self.sender);
+        let _ = self.thread.join();
     }
 }
 
@@ -50,8 +78,17 @@ impl ShardWriter {
     pub fn create(dir: &Path, name: &FileName) -> Result<Self> {
         let part = part_path(dir, name);
         let file = create_part(&part).map_err(|e| Error::io("write", &part, &e))?;
+        let flusher = Some(Flusher::start(&file).map_err(|e| Error::io("write", &part, &e))?);
         let hasher = Some(Hasher::start());
-        Ok(ShardWriter { file, dir: dir.to_path_buf(), part, name: name.clone(), written: 0, hasher })
+        Ok(ShardWriter {
+            file,
+            dir: dir.to_path_buf(),
+            part,
+            name: name.clone(),
+            written: 0,
+            hasher,
+            flusher,
+        })
     }
 
     /// Appends `bytes`.
@@ -60,7 +97,12 @@ impl ShardWriter {
     /// Exit 5 when the disk is full or broken.
     pub fn append(&mut self, bytes: Vec<u8>) -> Result<()> {
         self.file.write_all(&bytes).map_err(|e| Error::io("write", &self.part, &e))?;
+        let before = self.written / FLUSH_EVERY;
         self.written += bytes.len() as u64;
+        if let Some(f) = self.flusher.as_ref().filter(|_| self.written / FLUSH_EVERY > before) {
+            // Full where the last flush still runs: the next one takes its bytes along.
+            let _ = f.sender.try_send(());
+        }
         if let Some(h) = &self.hasher {
             // The receiver only ends when the sender is dropped.
             let _ = h.sender.send(bytes);
@@ -78,8 +120,10 @@ impl ShardWriter {
     /// # Errors
     /// Exit 5 when the disk is full or broken.
     pub fn finish(mut self) -> Result<(Digest, u64)> {
-        let io = |e| Error::io("write", &self.part, &e);
-        self.file.sync_all().map_err(io)?;
+        if let Some(f) = self.flusher.take() {
+            f.end();
+        }
+        self.file.sync_all().map_err(|e| Error::io("write", &self.part, &e))?;
         let Hasher { sender, thread } =
             self.hasher.take().ok_or_else(|| Error::input("shard finished twice"))?;
         drop(sender);
@@ -93,6 +137,9 @@ impl ShardWriter {
 
 impl Drop for ShardWriter {
     fn drop(&mut self) {
+        if let Some(f) = self.flusher.take() {
+            f.end();
+        }
         if let Some(Hasher { sender, thread }) = self.hasher.take() {
             drop(sender);
             let _ = thread.join();
