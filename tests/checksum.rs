@@ -36,3 +36,19 @@ fn a_folder_from_elsewhere_can_be_listed_once() {
     prep(args!["checksum", model, "--check"]).exits(1).says("extra.json");
     prep(args!["checksum", model, "--force"]).succeeds().says("7 files");
 }
+
+#[test]
+fn closed_stdout_changes_no_exit_code() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_fp8(), "model");
+    std::fs::write(model.join("config.json"), "{}").unwrap();
+    let script = r#""$0" checksum "$1" --check | true; exit "${PIPESTATUS[0]}""#;
+    let status = std::process::Command::new("bash")
+        .args(["-c", script, env!("CARGO_BIN_EXE_prep")])
+        .arg(&model)
+        .status();
+    assert_eq!(status.unwrap().code(), Some(1));
+    let script = r#"echo '{"text": "a"}' | "$0" parse --parser hermes > /dev/full"#;
+    let status = std::process::Command::new("bash").args(["-c", script, env!("CARGO_BIN_EXE_prep")]).output();
+    assert_eq!(status.unwrap().status.code(), Some(5));
+}

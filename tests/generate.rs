@@ -71,3 +71,15 @@ fn token_beyond_the_vocabulary_is_refused() {
     std::fs::write(&prompts, "[[1, 999999]]").unwrap();
     prep(args!["generate", tiny_fp8(), "--tokens", prompts]).exits(3).says("999999");
 }
+
+#[test]
+fn logits_never_replace_the_model() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_fp8(), "model");
+    let prompts = dir.join("p.json");
+    std::fs::write(&prompts, "[[1, 2]]").unwrap();
+    let out = model.join("model.safetensors");
+    prep(args!["generate", model, "--tokens", prompts, "--logits", out])
+        .exits(2)
+        .says("lies in the model folder");
+}

@@ -3,7 +3,7 @@
 use crate::args;
 use crate::support::{prep, repository};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "merge-lora",
     "quantize",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 12] = [
     "checksum",
     "verify",
     "parse",
+    "parsers",
     "generate",
 ];
 
@@ -27,12 +28,12 @@ fn every_command_has_two_examples_whose_options_exist() {
         let examples: Vec<&str> =
             help.lines().map(str::trim).filter(|l| l.starts_with(&format!("prep {command}"))).collect();
         assert!(examples.len() >= 2, "{command}:\n{help}");
+        let options = help.split("Examples:").next().unwrap_or_default();
         for example in examples {
+            assert!(!example.ends_with('\\'), "{example} is cut");
             for flag in example.split_whitespace().filter(|w| w.starts_with("--")) {
-                assert!(
-                    help.contains(&format!("{flag} ")) || help.contains(&format!("{flag}\n")),
-                    "{flag} of {example}"
-                );
+                let known = |l: &str| l.split([' ', ',']).any(|w| w == flag);
+                assert!(options.lines().any(known), "{flag} of {example}");
             }
         }
     }

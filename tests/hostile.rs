@@ -119,6 +119,40 @@ fn index_that_names_a_path_or_another_checkpoint() {
 }
 
 #[test]
+fn shards_whose_names_are_not_those_of_shards() {
+    for name in ["prep-report.json", ".hidden.safetensors", "adapter_x.safetensors", "SHA256SUMS"] {
+        quantized(|m| {
+            std::fs::rename(m.join("model.safetensors"), m.join(name)).unwrap();
+            let index = format!(r#"{{"weight_map": {{"a": "{name}"}}}}"#);
+            std::fs::write(m.join("model.safetensors.index.json"), index).unwrap();
+        })
+        .exits(3)
+        .says("no shard");
+    }
+}
+
+#[test]
+fn names_that_a_case_blind_disk_would_merge() {
+    for name in ["Config.json", "sha256sums", "TOKENIZER.json", "Model.safetensors.index.json"] {
+        quantized(|m| std::fs::write(m.join(name), "{}").unwrap()).exits(3);
+    }
+}
+
+#[test]
+fn counts_of_a_damaged_config_cost_no_memory() {
+    for key in ["num_hidden_layers", "num_experts"] {
+        quantized(|m| {
+            rewrite(&m.join("config.json"), |b| {
+                let mut json: serde_json::Value = serde_json::from_slice(b).unwrap();
+                json[key] = 2_000_000_000.into();
+                *b = json.to_string().into_bytes();
+            })
+        })
+        .exits(3);
+    }
+}
+
+#[test]
 fn hub_cache_layout_is_read_through_its_links() {
     let dir = Dir::new();
     let model = dir.join("models--a--b");

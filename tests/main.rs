@@ -6,6 +6,7 @@ mod checksum;
 mod generate;
 mod help;
 mod hostile;
+mod hybrid;
 mod interrupted;
 mod main_job;
 mod parse;

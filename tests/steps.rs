@@ -123,3 +123,80 @@ fn flags_that_need_calibration_are_refused_by_name() {
         assert!(!dir.join("o").exists());
     }
 }
+
+#[test]
+fn parts_of_another_plan_or_count_are_refused_at_once() {
+    let dir = Dir::new();
+    let model = crate::support::sharded_model(&dir);
+    let out = dir.join("out");
+    prep(args!["quantize", model, "--out", out, "--fp8", "--part", "1/2"]).succeeds();
+    prep(args!["quantize", model, "--out", out, "--fp8", "--scheme", "channel", "--part", "2/2"])
+        .exits(2)
+        .says("another plan");
+    prep(args!["quantize", model, "--out", out, "--fp8", "--part", "2/3"]).exits(2).says("in 2 parts");
+    prep(args!["quantize", model, "--out", out, "--fp8", "--part", "2/2", "--force"]).exits(2);
+    prep(args!["quantize", model, "--out", out, "--fp8", "--part", "2/2"]).succeeds();
+    let moved = dir.join("moved");
+    std::fs::rename(&out, &moved).unwrap();
+    prep(args!["assemble", moved]).succeeds();
+    assert!(!out.exists());
+    prep(args!["checksum", moved, "--check"]).succeeds();
+}
+
+#[test]
+fn folder_that_holds_an_input_is_never_replaced() {
+    let dir = Dir::new();
+    let all = dir.join("all");
+    std::fs::create_dir(&all).unwrap();
+    let model = dir.copy_of(tiny_merged(), "all/model");
+    prep(args!["quantize", model, "--out", all, "--fp8", "--force"]).exits(2).says("holds an input folder");
+    assert!(files(&model) == files(tiny_merged()));
+}
+
+#[test]
+fn embedding_keeps_report_and_sums_true() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "model");
+    prep(args!["template", "embed", model]).succeeds();
+    let text = std::fs::read_to_string(model.join("prep-report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for f in report["outputs"].as_array().unwrap() {
+        let bytes = std::fs::read(model.join(f["name"].as_str().unwrap())).unwrap();
+        assert_eq!(f["sha256"], verify::Digest::of(&bytes).to_string(), "{}", f["name"]);
+    }
+    prep(args!["checksum", model, "--force"]).succeeds();
+    prep(args!["checksum", model, "--check"]).succeeds();
+}
+
+#[test]
+fn report_inside_the_model_folder_is_refused() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "model");
+    let ended = prep(args!["verify", model, "--parser", "qwen3_coder", "--report", model.join("v.html")]);
+    ended.exits(2).says("lies in the model folder");
+    for name in ["v.html", "v.json", "v.xml"] {
+        let path = dir.join(name);
+        prep(args!["verify", model, "--parser", "qwen3_coder", "--report", path]).succeeds();
+        assert!(std::fs::read_to_string(path).unwrap().contains("basic-01"), "{name}");
+    }
+    prep(args!["verify", model, "--parser", "qwen3_coder", "--report", dir.join("v.txt")]).exits(2);
+}
+
+#[test]
+fn new_files_are_readable_by_all_but_what_the_umask_hides() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |p: std::path::PathBuf| std::fs::metadata(p).unwrap().permissions().mode() & 0o777;
+    let dir = Dir::new();
+    let script = format!("umask 027; exec \"{}\" \"$@\"", env!("CARGO_BIN_EXE_prep"));
+    let out = dir.join("out");
+    let status = std::process::Command::new("bash")
+        .args(["-c", &script, "prep", "quantize", "--fp8", "--quiet"])
+        .arg(tiny_merged())
+        .arg("--out")
+        .arg(&out)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status();
+    assert!(status.unwrap().success());
+    assert_eq!(mode(out.join("model.safetensors")), 0o640);
+}

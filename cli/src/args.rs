@@ -40,12 +40,12 @@ pub struct Global {
     /// Worker threads; results do not depend on it [default: all cores]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Replace an existing output folder once the new one is complete
+    /// Replace what is there already: an output folder once the new one is complete, or SHA256SUMS
     #[arg(long, global = true)]
     pub force: bool,
     /// Wait so many seconds for another run that writes the same folder
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0)]
-    pub lock_wait: u64,
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32))]
+    pub lock_wait: u32,
 }
 
 impl Global {
@@ -63,9 +63,10 @@ impl Global {
                 true => verify::rewrite::Existing::Replace,
                 false => verify::rewrite::Existing::Continue,
             },
-            lock_wait: Duration::from_secs(self.lock_wait),
+            lock_wait: Duration::from_secs(self.lock_wait.into()),
             inputs,
             command: crate::commands::command_line(),
+            remember: None,
         }
     }
 }
@@ -90,6 +91,9 @@ pub enum Command {
     Verify(Verify),
     /// Parse model outputs as a server's tool-call parser does
     Parse(Parse),
+    /// List the tool-call and reasoning parsers, and which models write what they read
+    #[command(after_help = "Examples:\n  prep parsers\n  prep parsers --json")]
+    Parsers,
     /// Generate text, or dump logits
     Generate(Generate),
 }
@@ -165,7 +169,7 @@ impl Parts {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   prep quantize MODEL --out MODEL-FP8 --fp8
-  prep quantize MODEL --out MODEL-FP8 --fp8 --scheme channel --ignore 're:.*\\.layers\\.0\\..*' --dry-run")]
+  prep quantize MODEL --out FP8 --fp8 --scheme channel --ignore 'model.layers.0.*' --dry-run")]
 pub struct Quantize {
     /// Folder of the model
     pub model: PathBuf,
@@ -185,11 +189,15 @@ pub struct Quantize {
     #[arg(long)]
     pub from_quantized: bool,
     /// Calibrated scales for activations (refused: needs calibration, which is not there yet)
-    #[arg(long)]
+    #[arg(long, hide = true)]
     pub static_activations: bool,
     /// Calibrated scales for the key and value cache (refused: needs calibration, which is not there yet)
-    #[arg(long)]
+    #[arg(long, hide = true)]
     pub kv_cache: bool,
+    /// Also quantize matrices that do not fill their 128 x 128 blocks, where servers do not fuse them (vLLM loads
+    /// them, transformers does not)
+    #[arg(long)]
+    pub quantize_tails: bool,
     #[command(flatten)]
     pub parts: Parts,
     /// Print the plan and stop
@@ -312,7 +320,7 @@ pub struct Checksum {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   prep verify MODEL --parser qwen3_coder
-  prep verify MODEL --parser qwen3_coder --suite my-suite.json --min-score 60 --report verify.html")]
+  prep verify MODEL --parser qwen3_coder --min-score 60 --report verify.html")]
 pub struct Verify {
     /// Folder of the model
     pub model: PathBuf,
@@ -352,6 +360,9 @@ pub struct Parse {
     /// The parser that takes the reasoning out first
     #[arg(long, value_name = "NAME")]
     pub reasoning_parser: Option<String>,
+    /// Answer as a client assembles the server's streamed deltas
+    #[arg(long)]
+    pub stream: bool,
 }
 
 /// `prep generate`.

@@ -1,11 +1,12 @@
 //! Progress on a terminal as one bar, elsewhere as plain lines; and the user's wish to stop.
 
 use std::io::{IsTerminal, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::SIGXFSZ;
 use verify::progress::Progress;
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -18,6 +19,8 @@ pub fn watch_interrupts() {
         }
         let _ = writeln!(std::io::stderr(), "stopping (once more to stop at once) ...");
     };
+    // A file that outgrows `ulimit -f` must fail like a full disk, not end the process by a signal.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
     // A second handler is refused; the first one serves as well.
     let _ = ctrlc::set_handler(handler);
 }

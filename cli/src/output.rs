@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 use verify::Error;
@@ -69,7 +70,7 @@ impl Output {
         if self.json && !self.ended.get() {
             self.result(code, json!({}));
         }
-        code
+        code_after_printing(code)
     }
 
     /// Ends a command that failed; returns the exit code.
@@ -96,18 +97,43 @@ pub fn usage(e: &clap::Error) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(2))
 }
 
-fn stdout(text: &str) {
-    write_stdout(text.as_bytes());
-    write_stdout(b"\n");
+static STDOUT: Mutex<Stdout> = Mutex::new(Stdout::Open);
+
+/// What became of stdout.
+enum Stdout {
+    Open,
+    /// A reader that has seen enough (`prep ... | head -1`): no error, nothing more is printed.
+    Closed,
+    /// The output is lost.
+    Failed(std::io::Error),
 }
 
-/// A reader that has seen enough (`prep ... | head -1`) is no error: end quietly.
+fn stdout(text: &str) {
+    write_stdout(format!("{text}\n").as_bytes());
+}
+
 fn write_stdout(bytes: &[u8]) {
+    let mut state = STDOUT.lock().unwrap_or_else(|p| p.into_inner());
+    if !matches!(*state, Stdout::Open) {
+        return;
+    }
     let mut out = std::io::stdout().lock();
-    if let Err(e) = out.write_all(bytes).and_then(|()| out.flush())
-        && e.kind() == std::io::ErrorKind::BrokenPipe
-    {
-        std::process::exit(0);
+    if let Err(e) = out.write_all(bytes).and_then(|()| out.flush()) {
+        *state = match e.kind() {
+            std::io::ErrorKind::BrokenPipe => Stdout::Closed,
+            _ => Stdout::Failed(e),
+        };
+    }
+}
+
+/// The exit code, which is that of the work, unless the output that was asked for was lost.
+fn code_after_printing(code: u8) -> u8 {
+    match &*STDOUT.lock().unwrap_or_else(|p| p.into_inner()) {
+        Stdout::Failed(e) if code == 0 => {
+            stderr(&format!("error: cannot write to stdout\n  found    {e}"));
+            verify::Class::Disk.exit_code()
+        }
+        _ => code,
     }
 }
 

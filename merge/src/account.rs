@@ -6,7 +6,7 @@ use verify::Shown;
 use verify::checkpoint::list_some;
 use verify::rewrite::Note;
 
-use crate::compute::job::Figures;
+use crate::compute::figures::Figures;
 use crate::files::FileChoice;
 use crate::resolve::Use;
 
@@ -72,7 +72,7 @@ impl Account {
             "adapters": self.adapters,
             "summary": {
                 "tensors_changed": targets.len(),
-                "elements": elements,
+                "elements": elements as u64,
                 "changed": ratio(changed, elements),
                 "relative_change": ratio(sum(|f| f.delta), sum(|f| f.base)).sqrt(),
             },

@@ -1,25 +1,21 @@
 //! The merge as a stage of a rewrite: planned from metadata, computed row by row.
 
-use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use verify::checkpoint::{TensorReader, TensorSpec, list_some};
-use verify::rewrite::{
-    Applied, Built, Decision, InputFile, ModelView, Note, Rewrite, Stage, StageBuilder, UnitKind, Work,
-};
-use verify::{Error, FileName, Result, Shown};
+use verify::checkpoint::{TensorReader, list_some};
+use verify::rewrite::{Applied, Decision, InputFile, ModelView, Note, Rewrite, Stage, Work};
+use verify::{Error, Result, Shown};
 
 use crate::account::{Account, AdapterLine};
-use crate::adapter::{Adapter, folder_name};
-use crate::compute::job::Job;
+use crate::adapter::Adapter;
 use crate::files;
+use crate::fit::{about_base, check_tokens, partial_upload};
 use crate::fp8::{BaseReader, Fp8Base, WRITTEN};
-use crate::resolve::embeddings::{Embeddings, Tying, edit_config};
-use crate::resolve::target::Target;
-use crate::resolve::{Changes, Resolver, is_tail, refuse_unmatched};
-use crate::tokens;
+use crate::layout::{Jobs, Layout};
+use crate::resolve::embeddings::{Tying, edit_config};
+use crate::resolve::{Changes, Resolver, refuse_unmatched};
 
 /// What to do with adapter tensors that fit no tensor of the base.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -182,88 +178,6 @@ impl MergeLora {
     }
 }
 
-/// Warnings where the adapter names another base than the one given.
-fn about_base(adapter: &Adapter, input: &ModelView) -> Vec<String> {
-    let Some(named) = adapter.config.base_model.as_deref().filter(|n| !n.is_empty()) else {
-        return Vec::new();
-    };
-    let mut out = Vec::new();
-    let last = named.trim_end_matches(['/', '\\']).rsplit(['/', '\\']).next().unwrap_or(named);
-    let given = input.config.path().parent().map(folder_name).unwrap_or_default();
-    if !last.eq_ignore_ascii_case(&given) {
-        out.push(format!(
-            "adapter {} was trained on `{}`, the base given is `{}`: check that they are the same model",
-            adapter.name,
-            Shown(named),
-            Shown(&given)
-        ));
-    }
-    let lower = last.to_ascii_lowercase();
-    if ["-bnb-4bit", "-fp8", "-awq", "-gptq", "-int4", "-4bit"].iter().any(|q| lower.contains(q)) {
-        out.push(format!(
-            "adapter {} was trained on the quantized `{}`: merged into 16-bit weights it may act a little differently",
-            adapter.name,
-            Shown(named)
-        ));
-    }
-    out
-}
-
-/// A warning where some layers have factors for a target module and others do not.
-fn partial_upload(adapter: &Adapter, input: &ModelView, resolver: &Resolver<'_>) -> Option<String> {
-    if adapter.config.limited || adapter.config.target_modules.is_empty() {
-        return None;
-    }
-    let without_numbers = |name: &str| -> String {
-        let part = |p: &str| if p.parse::<u32>().is_ok() { "*".to_string() } else { p.to_string() };
-        name.split('.').map(part).collect::<Vec<_>>().join(".")
-    };
-    let mut layers: HashMap<String, (usize, Vec<String>)> = HashMap::new();
-    for t in input.tensors.tensors() {
-        let Some(module) = t.spec.name.strip_suffix(".weight") else { continue };
-        if !adapter.config.target_modules.iter().any(|m| is_tail(module, m)) {
-            continue;
-        }
-        let (adapted, missing) = layers.entry(without_numbers(module)).or_default();
-        match resolver.targets.contains_key(&t.spec.name) {
-            true => *adapted += 1,
-            false => missing.push(Shown(&t.spec.name).to_string()),
-        }
-    }
-    let mut missing: Vec<String> =
-        layers.into_values().filter(|(adapted, _)| *adapted > 0).flat_map(|(_, missing)| missing).collect();
-    missing.sort();
-    (!missing.is_empty()).then(|| {
-        format!(
-            "adapter {} has no factors for tensors whose siblings in other layers have them (is the upload whole?): {}",
-            adapter.name,
-            list_some(&missing)
-        )
-    })
-}
-
-/// Every token id needs a row. A base whose own tokenizer goes beyond its rows is only worth a warning.
-fn check_tokens(
-    input: &ModelView,
-    output: &ModelView,
-    resolver: &Resolver<'_>,
-    vocabulary: Option<usize>,
-) -> Result<Option<String>> {
-    let Some(embedding) = &resolver.embeddings.input else { return Ok(None) };
-    let rows = vocabulary.unwrap_or(embedding.shape[0]) as u64;
-    let Some(highest) = tokens::highest(output)?.filter(|h| *h >= rows) else { return Ok(None) };
-    let known = vocabulary.is_none() && tokens::highest(input)? == Some(highest);
-    if known {
-        return Ok(Some(format!(
-            "the base's tokenizer has token id {highest}, its embedding only {rows} rows: such a token breaks the server"
-        )));
-    }
-    Err(Error::input("the tokenizer has tokens beyond the vocabulary of the merged model")
-        .found(format!("token id {highest}, {rows} rows in the embedding"))
-        .expected(format!("at least {} rows", highest + 1))
-        .hint("the new rows were not saved: add `embed_tokens` and `lm_head` to `modules_to_save` when training"))
-}
-
 fn decisions(
     resolver: &Resolver<'_>,
     tying: Tying,
@@ -297,65 +211,6 @@ fn decisions(
         out.push(decision(&f.name, &format!("of {}", f.from), f.compared));
     }
     out
-}
-
-/// Where the units go.
-struct Layout<'a> {
-    stored: &'a ModelView,
-    input: &'a ModelView,
-    tying: Tying,
-    embeddings: Embeddings,
-}
-
-/// Jobs by unit; `None` for copies.
-type Jobs = Vec<Option<Job>>;
-
-impl Layout<'_> {
-    /// Lays the units out: every base tensor in its place, changed or copied; a new head at the end.
-    fn build(self, mut targets: BTreeMap<String, Target>, fp8: Option<&Fp8Base>) -> Result<(Built, Jobs)> {
-        let mut builder = StageBuilder::new(self.stored);
-        let mut jobs: Vec<(usize, Job)> = Vec::new();
-        let mut add = |builder: &mut StageBuilder<'_>, mut job: Job, shard: usize| {
-            let base = job.base.name.clone();
-            if fp8.is_some_and(|f| f.is_fp8(&base)) {
-                job.output.dtype = WRITTEN;
-            }
-            let rows = (job.output.rows(), job.step());
-            let reads = fp8.map_or(vec![base.as_str()], |f| f.reads(&base));
-            let unit = builder.compute(shard, vec![job.output.clone()], rows, &reads);
-            jobs.push((unit, job));
-        };
-        for tensor in self.input.tensors.tensors() {
-            let name = &tensor.spec.name;
-            match targets.remove(name) {
-                Some(target) => add(&mut builder, target.job, tensor.shard),
-                None if fp8.is_some_and(|f| f.is_fp8(name)) => {
-                    add(&mut builder, Target::new(name, &tensor.spec)?.job, tensor.shard);
-                }
-                None => builder.copy(tensor),
-            }
-        }
-        let shards: Vec<FileName> = self.input.tensors.shards().to_vec();
-        let new_head = self.tying == Tying::Untied && self.embeddings.own_head.is_none();
-        let (head, last) = (&self.embeddings.head, shards.len().saturating_sub(1));
-        match (new_head, targets.remove(head), &self.embeddings.input) {
-            (true, Some(target), _) => add(&mut builder, target.job, last),
-            (true, None, Some(input)) => {
-                let output = TensorSpec::new(head, input.dtype, input.shape.clone());
-                builder.copy_as(output, last, UnitKind::Copy { from: input.name.clone(), first_row: 0 });
-            }
-            _ => {}
-        }
-        for name in fp8.into_iter().flat_map(|f| &f.dropped) {
-            builder.drop(name, "the weight that it belongs to is written in bf16");
-        }
-        let built = builder.finish(shards)?;
-        let mut by_unit: Jobs = built.units.iter().map(|_| None).collect();
-        for (unit, job) in jobs {
-            by_unit[built.renumber[unit]] = Some(job);
-        }
-        Ok((built, by_unit))
-    }
 }
 
 /// The computing of the stage.

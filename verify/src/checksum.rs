@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde::Serialize;
 use sha2::Digest as _;
 
-use crate::checkpoint::folder::{REPORT, SUMS, WORK};
+use crate::checkpoint::folder::{self, REPORT, SUMS, WORK};
 use crate::checkpoint::json;
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName, Shown};
@@ -36,7 +36,7 @@ pub fn of_file(path: &Path) -> Result<Digest> {
     of_file_with(path, &crate::progress::Silent)
 }
 
-fn of_file_with(path: &Path, progress: &dyn Progress) -> Result<Digest> {
+pub(crate) fn of_file_with(path: &Path, progress: &dyn Progress) -> Result<Digest> {
     let mut file = File::open(path).map_err(|e| Error::io("read", path, &e))?;
     let mut sha = sha2::Sha256::new();
     let mut buf = vec![0u8; 1 << 20];
@@ -88,6 +88,7 @@ pub fn read(dir: &Path) -> Result<Digests> {
 /// # Errors
 /// When a file cannot be read.
 pub fn of_folder(dir: &Path, threads: usize, progress: &dyn Progress) -> Result<Digests> {
+    folder::refuse_unfinished(dir)?;
     let names = covered(dir)?;
     let mut total = 0;
     for name in &names {
@@ -95,6 +96,24 @@ pub fn of_folder(dir: &Path, threads: usize, progress: &dyn Progress) -> Result<
     }
     progress.begin("hashing", total);
     hash_all(dir, &names, threads, progress)
+}
+
+/// As [`read`], without the lines of files in subfolders: a source's own list may hold more than `prep` carries.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_source(dir: &Path) -> Result<Digests> {
+    let path = dir.join(SUMS);
+    let mut out = Digests::new();
+    for line in json::read_text(&path, json::MAX_CONFIG)?.lines() {
+        let parts = line.split_once("  ").or_else(|| line.split_once(" *"));
+        let Some((hex, name)) = parts else { continue };
+        let name = name.strip_prefix("./").unwrap_or(name);
+        if let (Some(digest), Ok(name)) = (Digest::parse(hex), FileName::parse(name)) {
+            out.insert(name, digest);
+        }
+    }
+    Ok(out)
 }
 
 /// Compares a folder with its `SHA256SUMS`: wrong, missing and extra files, and a report that was made
@@ -135,7 +154,7 @@ fn covered(dir: &Path) -> Result<Vec<FileName>> {
     for entry in std::fs::read_dir(dir).map_err(|e| Error::io("read", dir, &e))? {
         let entry = entry.map_err(|e| Error::io("read", dir, &e))?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let ours = matches!(name.as_str(), REPORT | SUMS | WORK);
+        let ours = matches!(name.as_str(), REPORT | SUMS | WORK) || name.ends_with(".part");
         if !ours && !name.starts_with('.') && entry.path().is_file() {
             names.push(FileName::parse(&name)?);
         }

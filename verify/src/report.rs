@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::checkpoint::LeftOut;
 use crate::checkpoint::folder::{REPORT, SUMS};
 use crate::checksum;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::names::{Digest, FileName};
 use crate::rewrite::{Decision, Dropped};
 use crate::write::write_file;
@@ -119,26 +119,42 @@ impl Report {
     }
 }
 
-/// Brings `SHA256SUMS` and the report of a finished folder up to date after side files were replaced on purpose.
+/// Brings `SHA256SUMS` and the report of a finished folder up to date after the side files `changed` were
+/// replaced on purpose.
 ///
 /// # Errors
 /// When a file cannot be read or written.
 pub fn refresh_sums(dir: &Path, changed: &[FileName]) -> Result<()> {
-    if dir.join(SUMS).exists() {
-        let mut digests = checksum::read(dir)?;
-        for name in changed {
-            digests.insert(name.clone(), checksum::of_file(&dir.join(name))?);
-        }
-        let text = checksum::encode(&digests);
-        write_file(dir, &FileName::parse(SUMS)?, text.as_bytes())?;
-        let path = dir.join(REPORT);
-        if path.exists() {
-            let mut report = crate::checkpoint::json::read(&path)?;
-            report["sums_sha256"] = Value::from(Digest::of(text.as_bytes()).to_string());
-            write_file(dir, &FileName::parse(REPORT)?, format!("{report:#}\n").as_bytes())?;
+    if !dir.join(SUMS).exists() {
+        return Ok(());
+    }
+    let mut digests = checksum::read(dir)?;
+    for name in changed {
+        digests.insert(name.clone(), checksum::of_file(&dir.join(name))?);
+    }
+    write_sums(dir, &digests, "changed by prep after the run")
+}
+
+/// Writes `SHA256SUMS`, and brings the report of the folder, where there is one, into line with it.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn write_sums(dir: &Path, digests: &checksum::Digests, origin: &str) -> Result<()> {
+    let text = checksum::encode(digests);
+    write_file(dir, &FileName::parse(SUMS)?, text.as_bytes())?;
+    let Some(mut report) = Report::read(dir) else { return Ok(()) };
+    report.sums_sha256 = Some(Digest::of(text.as_bytes()).to_string());
+    for (name, digest) in digests {
+        let path = dir.join(name);
+        let len = std::fs::metadata(&path).map_err(|e| Error::io("read", &path, &e))?.len();
+        match report.outputs.iter_mut().find(|f| f.name == name.as_str()) {
+            Some(line) if line.sha256 == *digest => {}
+            Some(line) => *line = FileLine::new(name.as_str(), *digest, len, origin),
+            None => report.outputs.push(FileLine::new(name.as_str(), *digest, len, origin)),
         }
     }
-    Ok(())
+    report.outputs.retain(|f| FileName::parse(&f.name).is_ok_and(|n| digests.contains_key(&n)));
+    report.write(dir)
 }
 
 /// `VmHWM` of this process in bytes (Linux).

@@ -4,8 +4,7 @@ use serde_json::json;
 use verify::checkpoint::folder::SUMS;
 use verify::checksum;
 use verify::progress::Progress;
-use verify::write::write_file;
-use verify::{Error, FileName, Result, Shown};
+use verify::{Error, Result, Shown, report};
 
 use crate::args::{Checksum, Global};
 use crate::console::Console;
@@ -47,7 +46,7 @@ fn write(args: &Checksum, global: &Global, output: &Output, console: &Console) -
     }
     let digests = checksum::of_folder(&args.model, global.threads(), console)?;
     console.check()?;
-    write_file(&args.model, &FileName::parse(SUMS)?, checksum::encode(&digests).as_bytes())?;
+    report::write_sums(&args.model, &digests, "listed by prep checksum")?;
     console.clear();
     output.text(&format!("{} files listed in {}", digests.len(), Shown::path(&path)));
     output.result(0, json!({"files": digests.len()}));

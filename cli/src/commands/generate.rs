@@ -20,6 +20,7 @@ pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
     let options = Options { threads: Some(global.threads()) };
     let stop = || if args.ignore_eos { Stop::Never } else { Stop::Model };
     if let (Some(path), Some(tokens)) = (&args.logits, &args.input.tokens) {
+        super::verify::outside(path, &args.model)?;
         let model = runner::Model::open(&args.model, &options)?;
         let prompts = read_tokens(tokens, model.vocab())?;
         let done = dump::dump_to_file(&model, &prompts, (args.max_new, stop()), path, &console)?;

@@ -5,6 +5,7 @@ mod checksum;
 mod generate;
 mod merge_lora;
 mod parse;
+mod parsers;
 mod quantize;
 mod rewrite;
 mod run;
@@ -33,6 +34,7 @@ pub fn run(args: &Args, output: &Output) -> Result<u8> {
         Command::Checksum(a) => checksum::run(a, global, output),
         Command::Verify(a) => verify::run(a, global, output),
         Command::Parse(a) => parse::run(a, output),
+        Command::Parsers => parsers::run(output),
         Command::Generate(a) => generate::run(a, global, output),
     }
 }

@@ -11,6 +11,7 @@ use crate::output::Output;
 pub fn run(args: &Parse, output: &Output) -> Result<u8> {
     let parser = parsers::find(&args.parser)?;
     let reasoning = args.reasoning_parser.as_deref().map(parsers::find_reasoning).transpose()?;
+    let answer = if args.stream { parsers::stream_line } else { parsers::answer_line };
     for (n, line) in std::io::stdin().lock().lines().enumerate() {
         let line = line.map_err(|e| {
             Error::new(Class::Input, format!("stdin, line {}: cannot be read", n + 1)).found(e.to_string())
@@ -18,8 +19,7 @@ pub fn run(args: &Parse, output: &Output) -> Result<u8> {
         if line.trim().is_empty() {
             continue;
         }
-        let answer = parsers::answer_line(&line, parser, reasoning)
-            .map_err(|e| e.at(format!("stdin, line {}", n + 1)))?;
+        let answer = answer(&line, parser, reasoning).map_err(|e| e.at(format!("stdin, line {}", n + 1)))?;
         output.raw(&format!("{answer}\n"));
     }
     Ok(0)

@@ -1,6 +1,6 @@
 //! `prep quantize`: a model in fewer bits.
 
-use quant::{Activations, Fp8, Pattern};
+use quant::{Activations, Fp8, Pattern, Tails};
 use verify::Result;
 use verify::codec::Dequantize;
 use verify::rewrite::Rewrite;
@@ -16,6 +16,9 @@ pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
         (false, true) => Activations::Static,
         (false, false) => Activations::Dynamic,
     };
+    if args.quantize_tails {
+        quantize.tails = Tails::QuantizeUnfused;
+    }
     let stages: Vec<&dyn Rewrite> = match args.from_quantized {
         true => vec![&Dequantize, &quantize],
         false => vec![&quantize],

@@ -35,14 +35,11 @@ impl Job<'_> {
     /// Runs a plan of this job.
     pub fn run(&self, plan: &OutputPlan, global: &Global) -> Result<Finished> {
         let console = Console::new(global.quiet, global.verbose);
-        let options = global.rewrite_options(self.parts.which(), self.inputs.clone());
+        let mut options = global.rewrite_options(self.parts.which(), self.inputs.clone());
+        options.remember = self.parts.part.and_then(|_| assemble::remembered());
         let done = run(plan, self.out, &options, &console);
         console.clear();
-        let done = done?;
-        if self.parts.part.is_some() {
-            assemble::remember(self.out)?;
-        }
-        Ok(done)
+        done
     }
 }
 
@@ -54,7 +51,7 @@ pub fn whole(job: &Job<'_>, dry_run: bool, next: &str, global: &Global, output: 
         return Ok(0);
     }
     let done = job.run(&plan, global)?;
-    if let Some(part) = job.parts.part {
+    if let Some(part) = job.parts.part.filter(|_| !done.already) {
         return say_part(job, part, &done, output);
     }
     say(&done, output);

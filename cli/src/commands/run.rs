@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use merge::MergeLora;
 use verify::rewrite::Rewrite;
-use verify::suite::Form;
 use verify::template::{ChatTemplate, EmbedTemplate};
 use verify::{Error, Result, parsers};
 
@@ -22,7 +21,9 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     // Looked up first: a misspelt parser must not cost an hour of quantizing.
     let verify = recipe.verify.as_ref().map(|v| verification_of(v, &out)).transpose()?;
     let stages = Stages::of(&recipe)?;
-    let inputs: Vec<PathBuf> = recipe.adapter.iter().map(|a| a.path.clone()).collect();
+    let suite = recipe.verify.as_ref().and_then(|v| v.suite.clone());
+    let single = [recipe.template.from.clone(), suite, Some(args.recipe.clone())].into_iter().flatten();
+    let inputs: Vec<PathBuf> = recipe.adapter.iter().map(|a| a.path.clone()).chain(single).collect();
     let job = Job { base: &recipe.base, stages: stages.list(), inputs, out: &out, parts: Parts::default() };
     let plan = job.plan()?;
     if args.dry_run {
@@ -45,7 +46,7 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
 }
 
 fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a>> {
-    v.report.iter().try_for_each(|r| Form::of(r).map(|_| ()))?;
+    verification::check_reports(&v.report, out)?;
     Ok(verification::Job {
         model: out,
         parser: parsers::find(&v.parser)?,

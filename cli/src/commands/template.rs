@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
+use verify::checkpoint::folder::refuse_unfinished;
 use verify::checkpoint::json as files;
 use verify::template::embed::{self, Files};
 use verify::template::{ChatTemplate, Finding, Level, Places, Renderer, Request, lint, special_tokens};
@@ -13,6 +14,13 @@ use crate::args::{Template, TemplateCheck, TemplateEmbed, TemplateModel, Templat
 use crate::output::Output;
 
 pub fn run(args: &Template, output: &Output) -> Result<u8> {
+    let model = match args {
+        Template::Show(a) => &a.model,
+        Template::Render(a) => &a.model,
+        Template::Check(a) => &a.model,
+        Template::Embed(a) => &a.model,
+    };
+    refuse_unfinished(model)?;
     match args {
         Template::Show(a) => show(a, output),
         Template::Render(a) => render(a, output),

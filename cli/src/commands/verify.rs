@@ -9,7 +9,8 @@ use verify::checkpoint::{Checkpoint, TensorReader};
 use verify::parsers::{self, Parser, ReasoningParser};
 use verify::suite::{self, Evaluation, Form, MatrixRow, Reading, Running, Suite, Transcript, Verdict};
 use verify::template::{Finding, Level, Places, Renderer, embed};
-use verify::{Error, Result, Shown, checksum, diagnose};
+use verify::write::write_file;
+use verify::{Error, FileName, Result, Shown, checksum, diagnose};
 
 use super::template::say_findings;
 use crate::args::{Global, Verify};
@@ -44,11 +45,30 @@ pub fn run(args: &Verify, global: &Global, output: &Output) -> Result<u8> {
         reports: args.report.clone(),
     };
     // A report that cannot be written must not cost the run.
-    job.reports.iter().try_for_each(|r| Form::of(r).map(|_| ()))?;
+    check_reports(&job.reports, job.model)?;
     let verified = verify(&job, global, output)?;
     let code = u8::from(!verified.pass);
     output.result(code, verified.json);
     Ok(code)
+}
+
+/// Refuses reports that cannot be written, or that would be files of the model.
+pub fn check_reports(reports: &[PathBuf], model: &Path) -> Result<()> {
+    reports.iter().try_for_each(|path| Form::of(path).and_then(|_| outside(path, model)))
+}
+
+/// Refuses to write `path` into the model folder: its checksums do not know the file, or it would be lost.
+pub fn outside(path: &Path, model: &Path) -> Result<()> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let real = |p: &Path| p.canonicalize().or_else(|_| std::path::absolute(p));
+    match (real(folder), real(model)) {
+        (Ok(a), Ok(b)) if a == b => {
+            Err(Error::usage(format!("{} lies in the model folder", Shown::path(path)))
+                .expected("a place outside: the folder's checksums cover all its files")
+                .hint("choose another folder"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The suite of a file, or the built-in one.
@@ -111,10 +131,16 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
     };
     for path in &job.reports {
         let text = report.write(Form::of(path)?)?;
-        std::fs::write(path, text).map_err(|e| Error::io("write", path, &e))?;
+        write_report(path, &text)?;
         output.text(&format!("report: {}", Shown::path(path)));
     }
     Ok(Verified { pass: verdict.pass, json: as_json(&evaluation, &matrix, &verdict, &transcripts, &taught) })
+}
+
+fn write_report(path: &Path, text: &str) -> Result<()> {
+    let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    write_file(folder, &FileName::parse(name)?, text.as_bytes())
 }
 
 /// Structure and template: what can be said without running the model.

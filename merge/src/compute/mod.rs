@@ -1,7 +1,10 @@
 //! Computing the rows of one merged tensor.
 
+mod chunk;
 pub mod dora;
+pub mod figures;
 pub mod form;
+mod in_place;
 pub mod job;
 pub mod piece;
 pub mod product;

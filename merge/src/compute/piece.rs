@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::form::Form;
-use super::product::{PANEL, product};
+use super::product::{Factors, Onto, PANEL, product};
 use super::real::Real;
 use crate::adapter::stored::View;
 
@@ -91,9 +91,21 @@ impl<T: Real> Packed<T> {
         Packed { left, right, rank, first: rows.start }
     }
 
-    /// Adds the product for `rows` to `delta`, (rows, width rounded up to [`PANEL`]).
-    pub fn add(&self, form: Form, rows: Range<usize>, delta: &mut [T]) {
+    fn product(&self, rows: Range<usize>, onto: Onto, delta: &mut [T]) {
         let local = (rows.start - self.first) * self.rank..(rows.end - self.first) * self.rank;
-        product(form, &self.left[local], self.rank, &self.right, delta);
+        let factors = Factors { left: &self.left[local], right: &self.right, rank: self.rank };
+        product(Form::best(), factors, onto, delta);
+    }
+}
+
+/// The sum of all `packed` for `rows`, into `delta`: (rows, width rounded up to [`PANEL`]).
+pub fn sum<T: Real>(packed: &[Packed<T>], rows: Range<usize>, width: usize, delta: &mut Vec<T>) {
+    delta.resize(rows.len() * width.next_multiple_of(PANEL), T::ZERO);
+    match packed {
+        [] => delta.fill(T::ZERO),
+        [first, others @ ..] => {
+            first.product(rows.clone(), Onto::Nothing, delta);
+            others.iter().for_each(|p| p.product(rows.clone(), Onto::Sums, delta));
+        }
     }
 }

@@ -6,16 +6,35 @@ use super::real::Real;
 /// Columns of one packed panel of the right factor.
 pub const PANEL: usize = 32;
 
-/// Adds `left · right` to `sums`: left (rows, rank), right packed in panels [cols / PANEL][rank][PANEL],
-/// sums (rows, cols), cols a multiple of [`PANEL`]. Each element is summed over the rank in order.
-pub fn product<T: Real>(form: Form, left: &[T], rank: usize, right: &[T], sums: &mut [T]) {
-    form.run(Product { left, rank, right, sums });
+/// Two factors made ready for [`product`].
+#[derive(Debug, Clone, Copy)]
+pub struct Factors<'a, T> {
+    /// (rows, rank).
+    pub left: &'a [T],
+    /// Packed in panels: [cols / PANEL][rank][PANEL].
+    pub right: &'a [T],
+    /// The rank.
+    pub rank: usize,
+}
+
+/// What a product does to the sums that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onto {
+    /// It is added to them.
+    Sums,
+    /// It takes their place.
+    Nothing,
+}
+
+/// `left · right` onto `sums`, (rows, cols), cols a multiple of [`PANEL`]. Each element is summed over the
+/// rank in order.
+pub fn product<T: Real>(form: Form, factors: Factors<'_, T>, onto: Onto, sums: &mut [T]) {
+    form.run(Product { factors, onto, sums });
 }
 
 struct Product<'a, T> {
-    left: &'a [T],
-    rank: usize,
-    right: &'a [T],
+    factors: Factors<'a, T>,
+    onto: Onto,
     sums: &'a mut [T],
 }
 
@@ -24,22 +43,19 @@ impl<T: Real> Kernel for Product<'_, T> {
 
     #[inline(always)]
     fn run<const ROWS: usize>(self) {
-        let Product { left, rank, right, sums } = self;
+        let Product { factors: Factors { left, right, rank }, onto, sums } = self;
         let rows = left.len() / rank;
         let cols = sums.len() / rows.max(1);
         for (p, panel) in right.chunks_exact(rank * PANEL).enumerate() {
             let mut row = 0;
             while row + ROWS <= rows {
-                tile::<T, ROWS>(
-                    &left[row * rank..],
-                    rank,
-                    panel,
-                    (&mut sums[row * cols + p * PANEL..], cols),
-                );
+                let block = (&mut sums[row * cols + p * PANEL..], cols);
+                tile::<T, ROWS>(&left[row * rank..], (panel, rank), onto, block);
                 row += ROWS;
             }
             while row < rows {
-                tile::<T, 1>(&left[row * rank..], rank, panel, (&mut sums[row * cols + p * PANEL..], cols));
+                let block = (&mut sums[row * cols + p * PANEL..], cols);
+                tile::<T, 1>(&left[row * rank..], (panel, rank), onto, block);
                 row += 1;
             }
         }
@@ -48,10 +64,17 @@ impl<T: Real> Kernel for Product<'_, T> {
 
 /// A block of `ROWS` x `PANEL` sums, held in registers over the whole rank.
 #[inline(always)]
-fn tile<T: Real, const ROWS: usize>(left: &[T], rank: usize, panel: &[T], (sums, stride): (&mut [T], usize)) {
+fn tile<T: Real, const ROWS: usize>(
+    left: &[T],
+    (panel, rank): (&[T], usize),
+    onto: Onto,
+    (sums, stride): (&mut [T], usize),
+) {
     let mut held = [[T::ZERO; PANEL]; ROWS];
-    for (r, h) in held.iter_mut().enumerate() {
-        h.copy_from_slice(&sums[r * stride..][..PANEL]);
+    if onto == Onto::Sums {
+        for (r, h) in held.iter_mut().enumerate() {
+            h.copy_from_slice(&sums[r * stride..][..PANEL]);
+        }
     }
     for (j, right) in panel.chunks_exact(PANEL).enumerate() {
         for (r, h) in held.iter_mut().enumerate() {
@@ -76,7 +99,7 @@ mod tests {
         let of = |v: Vec<f32>| v.into_iter().map(|x| T::of(f64::from(x))).collect::<Vec<T>>();
         let (left, right) = (of(values(rows * rank, 7)), of(values(cols * rank, 9)));
         let mut sums = of(values(rows * cols, 11));
-        product(form, &left, rank, &right, &mut sums);
+        product(form, Factors { left: &left, right: &right, rank }, Onto::Sums, &mut sums);
         sums
     }
 
@@ -96,10 +119,14 @@ mod tests {
     fn elements_are_sums_over_the_rank() {
         let (rank, left) = (3, [2.0f64, 3.0, 4.0]);
         let right: Vec<f64> = (0..3 * PANEL).map(|i| i as f64).collect();
-        let mut sums = vec![1.0; PANEL];
-        product(Form::best(), &left, rank, &right, &mut sums);
-        for (c, d) in sums.iter().enumerate() {
-            assert_eq!(*d, 1.0 + 2.0 * right[c] + 3.0 * right[PANEL + c] + 4.0 * right[2 * PANEL + c]);
+        let factors = Factors { left: &left, right: &right, rank };
+        for (onto, start) in [(Onto::Sums, 1.0), (Onto::Nothing, 0.0)] {
+            let mut sums = vec![1.0; PANEL];
+            product(Form::best(), factors, onto, &mut sums);
+            for (c, d) in sums.iter().enumerate() {
+                let want = start + 2.0 * right[c] + 3.0 * right[PANEL + c] + 4.0 * right[2 * PANEL + c];
+                assert_eq!(*d, want);
+            }
         }
     }
 }

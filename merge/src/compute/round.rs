@@ -23,12 +23,14 @@ pub struct Sums {
 /// Bytes and what they are: BF16, F16 or F32.
 pub type Row<'a> = (Dtype, &'a [u8]);
 
-/// `out = bf16(base + delta)`, the sum in f32; base is BF16 or F32.
-pub fn merge_to_bf16(form: Form, (dtype, base): Row<'_>, delta: &[f32], out: &mut [u8]) -> Sums {
-    match dtype {
-        Dtype::BF16 => form.run(Merge::<Bf16> { base, delta, out, stored: Bf16 }),
-        _ => form.run(Merge::<F32> { base, delta, out, stored: F32 }),
-    }
+/// `row = bf16(row + delta)` in its place, the row in BF16, the sum in f32.
+pub fn merge_bf16(form: Form, row: &mut [u8], delta: &[f32]) -> Sums {
+    form.run(MergeInPlace { row, delta })
+}
+
+/// `out = bf16(base + delta)`, the base in F32, the sum in f32.
+pub fn merge_f32_to_bf16(form: Form, base: &[u8], delta: &[f32], out: &mut [u8]) -> Sums {
+    form.run(Merge { base, delta, out })
 }
 
 /// `sums += source`.
@@ -65,35 +67,50 @@ fn finish_from<B: Stored>(
 /// fixes the order for every form.
 const LANES: usize = 16;
 
-struct Merge<'a, B> {
-    base: &'a [u8],
+struct MergeInPlace<'a> {
+    row: &'a mut [u8],
     delta: &'a [f32],
-    out: &'a mut [u8],
-    #[allow(dead_code, reason = "names the type")]
-    stored: B,
 }
 
-impl<B: Stored> Kernel for Merge<'_, B> {
+impl Kernel for MergeInPlace<'_> {
     type Out = Sums;
 
     #[inline(always)]
     fn run<const ROWS: usize>(self) -> Sums {
-        let Merge { base, delta, out, .. } = self;
+        let MergeInPlace { row, delta } = self;
+        let mut lanes = MergeLanes::default();
+        let mut base = [0u8; 2 * LANES];
+        let whole = row.len() / (2 * LANES) * LANES;
+        for (block, d) in row.chunks_exact_mut(2 * LANES).zip(delta.chunks_exact(LANES)) {
+            base.copy_from_slice(block);
+            lanes.block::<Bf16>(&base, d, block);
+        }
+        let rest = &mut row[2 * whole..];
+        base[..rest.len()].copy_from_slice(rest);
+        lanes.rest::<Bf16>(&base[..rest.len()], &delta[whole..], rest);
+        lanes.fold()
+    }
+}
+
+struct Merge<'a> {
+    base: &'a [u8],
+    delta: &'a [f32],
+    out: &'a mut [u8],
+}
+
+impl Kernel for Merge<'_> {
+    type Out = Sums;
+
+    #[inline(always)]
+    fn run<const ROWS: usize>(self) -> Sums {
+        let Merge { base, delta, out } = self;
         let mut lanes = MergeLanes::default();
         let whole = out.len() / (2 * LANES) * LANES;
-        let blocks = base.chunks_exact(B::BYTES * LANES).zip(delta.chunks_exact(LANES));
+        let blocks = base.chunks_exact(4 * LANES).zip(delta.chunks_exact(LANES));
         for ((b, d), o) in blocks.zip(out.chunks_exact_mut(2 * LANES)) {
-            lanes.block::<B>(b, d, o);
+            lanes.block::<F32>(b, d, o);
         }
-        // The end of the row, filled up with zeros: they change no figure.
-        let rest = out.len() / 2 - whole;
-        if rest > 0 {
-            let (mut b, mut d, mut o) = ([0u8; 4 * LANES], [0f32; LANES], [0u8; 2 * LANES]);
-            b[..B::BYTES * rest].copy_from_slice(&base[B::BYTES * whole..]);
-            d[..rest].copy_from_slice(&delta[whole..whole + rest]);
-            lanes.block::<B>(&b, &d, &mut o);
-            out[2 * whole..].copy_from_slice(&o[..2 * rest]);
-        }
+        lanes.rest::<F32>(&base[4 * whole..], &delta[whole..], &mut out[2 * whole..]);
         lanes.fold()
     }
 }
@@ -121,6 +138,19 @@ impl MergeLanes {
             let size = d.abs();
             self.largest[i] = if size > self.largest[i] { size } else { self.largest[i] };
             [out[2 * i], out[2 * i + 1]] = (new as u16).to_le_bytes();
+        }
+    }
+
+    /// The end of a row, filled up with zeros: they change no figure.
+    #[inline(always)]
+    fn rest<B: Stored>(&mut self, base: &[u8], delta: &[f32], out: &mut [u8]) {
+        let count = out.len() / 2;
+        if count > 0 {
+            let (mut b, mut d, mut o) = ([0u8; 4 * LANES], [0f32; LANES], [0u8; 2 * LANES]);
+            b[..base.len()].copy_from_slice(base);
+            d[..count].copy_from_slice(&delta[..count]);
+            self.block::<B>(&b, &d, &mut o);
+            out.copy_from_slice(&o[..2 * count]);
         }
     }
 
@@ -248,18 +278,26 @@ mod tests {
     #[test]
     fn all_forms_of_the_merge_give_the_same_bits_and_figures() {
         for n in [1, 15, 16, 17, 100] {
-            let delta = values(n, 5);
-            for dtype in [Dtype::BF16, Dtype::F32] {
-                let base = stored(&values(n, 3), dtype);
-                let mut want = vec![0; 2 * n];
-                let sums = merge_to_bf16(Form::Scalar, (dtype, &base), &delta, &mut want);
-                for form in Form::available() {
-                    let mut got = vec![0; 2 * n];
-                    assert_eq!(merge_to_bf16(form, (dtype, &base), &delta, &mut got), sums, "{form:?}");
-                    assert_eq!(want, got);
-                }
-            }
+            let (base, delta) = (values(n, 3), values(n, 5));
+            let (narrow, wide) = (stored(&base, Dtype::BF16), stored(&base, Dtype::F32));
+            let run = |form| {
+                let (mut row, mut out) = (narrow.clone(), vec![0; 2 * n]);
+                let of_row = merge_bf16(form, &mut row, &delta);
+                (of_row, row, merge_f32_to_bf16(form, &wide, &delta, &mut out), out)
+            };
+            Form::available().into_iter().for_each(|f| assert_eq!(run(f), run(Form::Scalar), "{f:?}"));
         }
+    }
+
+    #[test]
+    fn merge_in_place_is_the_exact_merge_where_f32_is_exact() {
+        let (base, delta) = ([1.0, -2.5, 0.0, 100.0], [0.25f32, 2.5, -1.0, 0.001]);
+        let mut row = stored(&base, Dtype::BF16);
+        let values: Vec<f64> = base.iter().zip(&delta).map(|(b, d)| f64::from(*b) + f64::from(*d)).collect();
+        let mut want = vec![0; 8];
+        let exact = finish(Form::Scalar, &values, (Dtype::BF16, &row), (Dtype::BF16, &mut want));
+        let sums = merge_bf16(Form::best(), &mut row, &delta);
+        assert_eq!((row, sums.changed, exact.changed), (want, 3, 3));
     }
 
     #[test]
@@ -290,8 +328,8 @@ mod tests {
 
     #[test]
     fn overflow_is_marked() {
-        let base = half::bf16::MAX.to_le_bytes();
-        assert!(merge_to_bf16(Form::best(), (Dtype::BF16, &base), &[f32::MAX], &mut [0; 2]).broken);
+        let mut row = half::bf16::MAX.to_le_bytes();
+        assert!(merge_bf16(Form::best(), &mut row, &[f32::MAX]).broken);
         let sums = finish(Form::best(), &[70000.0], (Dtype::F16, &[0; 2]), (Dtype::F16, &mut [0; 2]));
         assert!(sums.broken);
     }
@@ -300,7 +338,7 @@ mod tests {
     fn f32_base_is_rounded_once_after_the_sum() {
         let base = stored(&[1.0 + f32::powi(2.0, -9)], Dtype::F32);
         let (mut out, delta) = ([0; 2], [f32::powi(2.0, -9) + f32::powi(2.0, -20)]);
-        let sums = merge_to_bf16(Form::best(), (Dtype::F32, &base), &delta, &mut out);
+        let sums = merge_f32_to_bf16(Form::best(), &base, &delta, &mut out);
         assert_eq!((out, sums.changed), (0x3f81u16.to_le_bytes(), 1));
     }
 }

@@ -9,7 +9,7 @@ mod work;
 
 use serde_json::json;
 use verify::architecture::{Architecture, Module, Unit};
-use verify::checkpoint::TensorReader;
+use verify::checkpoint::{TensorReader, list_some};
 use verify::codec::fp8::{BLOCK, Grid};
 use verify::error::{Error, Result};
 use verify::names::Shown;
@@ -91,7 +91,7 @@ impl Rewrite for Fp8 {
         let skipped = config::skipped(&arch, &selection);
         output.config.set(None, "quantization_config", &config::quantization(self.scheme, &skipped))?;
         let mut decisions = selection.decisions(&arch, self.scheme.describe());
-        let mut warnings = self.warnings(&selection);
+        let mut warnings = self.warnings(&arch, &selection);
         if self.scheme.grid() == Grid::Block {
             let sizes = parallel::sizes(&arch, &selection, &input.config)?;
             advise_on_parallelism(&sizes, &mut decisions, &mut warnings);
@@ -154,10 +154,16 @@ impl Fp8 {
         json!({"format": self.scheme.describe(), "ignore": ignore, "tails": tails})
     }
 
-    fn warnings(&self, selection: &Selection) -> Vec<String> {
+    fn warnings(&self, arch: &Architecture, selection: &Selection) -> Vec<String> {
         let unused = selection.unused.iter();
         let mut warnings: Vec<String> =
             unused.map(|p| format!("--ignore {} matches no module", Shown(p))).collect();
+        let left_out = selection.left_out.iter().filter(|(_, reason)| !reason.starts_with("--ignore"));
+        let told: Vec<String> =
+            left_out.map(|(unit, reason)| format!("`{}` ({reason})", arch.units()[*unit].name)).collect();
+        if !told.is_empty() {
+            warnings.push(format!("left in 16 bit: {}", list_some(&told)));
+        }
         if !selection.fates.contains(&Fate::Quantize) {
             warnings.push(
                 "nothing was quantized: every linear stays in 16 bit; see the decisions (--scheme channel has no blocks to fill)".into(),

@@ -9,6 +9,12 @@ use crate::error::{Error, Result};
 /// Refuses a model that lacks embeddings, norms, a head that is not tied, or a whole block of a layer.
 /// Which tensors belong to a block is left to the units.
 pub(super) fn check(names: &Names, layers: usize, config: &Config, index: &TensorIndex) -> Result<()> {
+    // A count from outside must not decide how long we look for what is missing.
+    if layers > index.tensors().len() {
+        return Err(Error::input("config.json tells of more layers than the checkpoint has tensors")
+            .found(format!("{layers} layers, {} tensors", index.tensors().len()))
+            .hint("config.json is damaged or of another model: fetch the folder again"));
+    }
     let mut found: BTreeSet<(usize, &'static str)> = BTreeSet::new();
     for t in index.tensors() {
         let Some(place) = names.read(&t.spec.name) else { continue };

@@ -56,11 +56,7 @@ pub fn list(dir: &Path) -> Result<Listing> {
             .expected("a model folder with config.json and safetensors files")
             .hint("check the path"));
     }
-    if dir.join(WORK).is_dir() && !dir.join(REPORT).exists() {
-        return Err(Error::input(format!("{} is an unfinished result of prep", Shown::path(dir)))
-            .found("a journal in .prep and no prep-report.json")
-            .hint("run the command that writes it again: it continues where it stopped"));
-    }
+    refuse_unfinished(dir)?;
     let names = names_in(dir)?;
     let mut safetensors = Vec::new();
     let mut listing = Listing { shards: Vec::new(), index: None, files: Vec::new(), left_out: Vec::new() };
@@ -81,6 +77,19 @@ pub fn list(dir: &Path) -> Result<Listing> {
     }
     choose_shards(dir, safetensors, &mut listing)?;
     Ok(listing)
+}
+
+/// Refuses a folder that a run of `prep` has not finished.
+///
+/// # Errors
+/// Exit 3 where there is a journal and no report.
+pub fn refuse_unfinished(dir: &Path) -> Result<()> {
+    match dir.join(WORK).is_dir() && !dir.join(REPORT).exists() {
+        false => Ok(()),
+        true => Err(Error::input(format!("{} is an unfinished result of prep", Shown::path(dir)))
+            .found("a journal in .prep and no prep-report.json")
+            .hint("run the command that writes it again: it continues where it stopped")),
+    }
 }
 
 fn names_in(dir: &Path) -> Result<Vec<String>> {

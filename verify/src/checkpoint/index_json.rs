@@ -35,7 +35,7 @@ impl IndexJson {
             let file = file.as_str().ok_or_else(|| {
                 Error::input(format!("{}: entry `{}` names no file", Shown::path(path), Shown(tensor)))
             })?;
-            weight_map.insert(tensor.clone(), FileName::parse(file)?);
+            weight_map.insert(tensor.clone(), shard_name(path, file)?);
         }
         let mut shards: Vec<FileName> = weight_map.values().cloned().collect();
         shards.sort();
@@ -77,6 +77,18 @@ impl IndexJson {
             }
         }
         Ok(())
+    }
+}
+
+/// A shard's name must be one: `prep-report.json` or a hidden file as a shard would be lost or go unchecked.
+fn shard_name(index: &Path, file: &str) -> Result<FileName> {
+    let name = FileName::parse(file)?;
+    match file.ends_with(".safetensors") && !file.starts_with(['.', '_']) && !file.starts_with("adapter_") {
+        true => Ok(name),
+        false => Err(Error::input(format!("{} names a file that is no shard", Shown::path(index)))
+            .found(Shown(file).to_string())
+            .expected("names that end in .safetensors")
+            .hint("fetch the folder again")),
     }
 }
 

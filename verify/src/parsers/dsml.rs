@@ -2,7 +2,9 @@
 //!
 //! Source: vLLM 0.33, `deepseek_v32`, `deepseek_v4` and `deepseek_v41`, which differ in wrapper and spacing.
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
+use super::engine::{
+    self, Arguments, Blank, Body, Delivery, Event, Form, Grammar, Mark, Naming, Parameter, Rule, State,
+};
 use super::python::{Dict, Json, json};
 use super::{Context, Parsed, reasoning, schema};
 
@@ -36,7 +38,7 @@ const V32: Grammar = Grammar {
     rules: RULES,
     start: State::Content,
     body: Body::Single,
-    convert: |body, name, context| Some(arguments(body, name, context, TIGHT)),
+    arguments: Arguments::Parameters(|body| parameters(body, TIGHT), arguments),
     naming: Naming::Plain,
     kept_tokens: &[],
     trims_reasoning: true,
@@ -74,23 +76,23 @@ const V41: Grammar = Grammar {
         (Mark::Plain, "<｜DSML｜ parameter"),
         (Mark::Plain, "</｜DSML｜ parameter>"),
     ],
-    convert: |body, name, context| Some(arguments(body, name, context, SPACED)),
+    arguments: Arguments::Parameters(|body| parameters(body, SPACED), arguments),
     ..V4
 };
 
 /// `deepseek_v32`: wrapper `function_calls`.
-pub fn deepseek_v32(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &V32)
+pub fn deepseek_v32(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &V32)
 }
 
 /// `deepseek_v4`: wrapper `tool_calls`, two misspelt openers taken as well.
-pub fn deepseek_v4(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &V4)
+pub fn deepseek_v4(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &V4)
 }
 
 /// `deepseek_v41`: wrapper `calls`, a blank after each `｜DSML｜`.
-pub fn deepseek_v41(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &V41)
+pub fn deepseek_v41(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &V41)
 }
 
 /// Reasoning as `deepseek_v4` cuts it off; it starts in content where the request switches thinking off.
@@ -129,28 +131,32 @@ const SPACED: Tags = Tags { open: "<｜DSML｜ parameter", close: "</｜DSML｜ 
 /// Opening tag of a parameter.
 struct Head<'a> {
     name: &'a str,
-    is_string: bool,
+    form: Form,
     end: usize,
 }
 
-fn arguments(body: &str, name: &str, context: &Context, tags: Tags) -> String {
-    let mut dict = Dict::default();
+fn arguments(dict: Dict, name: &str, context: &Context) -> String {
+    unwrapped(&dict, name, context).unwrap_or_else(|| Json::Dict(dict).dump())
+}
+
+fn parameters(body: &str, tags: Tags) -> Vec<Parameter<'_>> {
+    let mut found = Vec::new();
     let mut at = 0;
-    // Every parameter needs an end after it: once there is none, nothing more can follow.
-    while let Some(found) = body[at..].find(tags.open) {
-        let start = at + found;
+    while let Some(start) = body[at..].find(tags.open).map(|found| at + found) {
         let Some(head) = head(body, start, tags) else {
             at = start + tags.open.len();
             continue;
         };
-        let Some((end, next)) = value_end(body, head.end, tags) else { break };
-        let value = &body[head.end..end];
-        let text = || Json::Str(value.to_owned());
-        let value = if head.is_string { text() } else { json::loads(value).unwrap_or_else(text) };
-        dict.insert(head.name.to_owned(), value);
+        // Without an end for this value there is none for any later one either.
+        let end = value_end(body, head.end, tags);
+        let (value_end, next) = end.unwrap_or((body.len(), body.len()));
+        let value = &body[head.end..value_end];
+        // An open value is sent only as far as a bracket makes the server look at it.
+        let value = if end.is_some() { value } else { &value[..value.rfind('>').map_or(0, |at| at + 1)] };
+        found.push(Parameter { name: head.name, value, form: head.form, closed: end.is_some() });
         at = next;
     }
-    unwrapped(&dict, name, context).unwrap_or_else(|| Json::Dict(dict).dump())
+    found
 }
 
 /// `name="K"`, an optional `string="X"`, and `>`, white space between them.
@@ -161,9 +167,10 @@ fn head<'a>(body: &'a str, start: usize, tags: Tags) -> Option<Head<'a>> {
         return None;
     }
     let attribute = spaced(rest).and_then(|rest| quoted(rest.strip_prefix("string=\"")?));
-    let (is_string, rest) = attribute.map_or((false, rest), |(value, rest)| (value == "true", rest));
+    let (told, rest) = attribute.unwrap_or(("", rest));
+    let form = if told == "true" { Form::Text } else { Form::Json };
     let rest = rest.trim_start().strip_prefix('>')?;
-    Some(Head { name, is_string, end: body.len() - rest.len() })
+    Some(Head { name, form, end: body.len() - rest.len() })
 }
 
 /// What follows at least one white space.
@@ -215,7 +222,11 @@ mod tests {
     fn answer(text: &str) -> (String, Vec<(String, String)>) {
         let tools = vec![json!({"function": {"name": "f", "parameters": {"properties": {
             "n": {"type": "integer"}, "s": {"type": "string"}, "l": {"type": "array"}}}}})];
-        let parsed = deepseek_v32(&text.replace('|', "｜DSML｜"), &Context { tools, ..Context::default() });
+        let parsed = deepseek_v32(
+            &text.replace('|', "｜DSML｜"),
+            &Context { tools, ..Context::default() },
+            Delivery::Whole,
+        );
         let calls = parsed.tool_calls.into_iter().map(|call| (call.name, call.arguments)).collect();
         (parsed.content.unwrap_or_default(), calls)
     }

@@ -3,9 +3,8 @@
 //! Source: vLLM 0.33, `gemma4` and `functiongemma`.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
+use super::engine::{self, Arguments, Blank, Body, Delivery, Event, Grammar, Mark, Naming, Rule, State};
 use super::python::{Dict, Json, json, space};
 use super::{Context, Parsed, ToolCall};
 
@@ -43,7 +42,7 @@ const GEMMA4: Grammar = Grammar {
     rules: RULES,
     start: State::Content,
     body: Body::Single,
-    convert: |body, _, _| Some(arguments(body)),
+    arguments: Arguments::Whole(|body, _, _| Some(arguments(body))),
     naming: Naming::Plain,
     kept_tokens: &[QUOTE],
     trims_reasoning: true,
@@ -52,8 +51,15 @@ const GEMMA4: Grammar = Grammar {
 };
 
 /// `gemma4`.
-pub fn gemma4(text: &str, context: &Context) -> Parsed {
-    engine::parse(&with_channel(text), context, &GEMMA4)
+pub fn gemma4(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    match delivery {
+        Delivery::Whole => engine::parse(&with_channel(text), context, delivery, &GEMMA4),
+        // Of a streamed text only the first token is looked at.
+        Delivery::Streamed if text.starts_with(CHANNEL_END) || first_word(text) == THOUGHT.trim_end() => {
+            engine::parse(&format!("{CHANNEL_START}{text}"), context, delivery, &GEMMA4)
+        }
+        Delivery::Streamed => engine::parse(text, context, delivery, &GEMMA4),
+    }
 }
 
 /// Reasoning as `gemma4` cuts it off: the heading `thought` is no part of it.
@@ -67,6 +73,10 @@ pub fn gemma4_reasoning(text: &str, context: &Context) -> (String, String) {
     (reasoning, content)
 }
 
+fn first_word(text: &str) -> &str {
+    &text[..text.find(|c: char| !is_word(c)).unwrap_or(text.len())]
+}
+
 /// A text that ends a channel or starts with its heading, but does not open it, is read as if it did.
 fn with_channel(text: &str) -> String {
     let misses = text.contains(CHANNEL_END) || text.starts_with(THOUGHT) || text == THOUGHT.trim_end();
@@ -76,14 +86,14 @@ fn with_channel(text: &str) -> String {
 /// The fields of a body as JSON text; the brace that closes the call is no part of them.
 fn arguments(body: &str) -> String {
     let body = space::strip(body);
-    let count = |c| body.matches(c).count();
+    let count = |bracket| body.bytes().filter(|byte| *byte == bracket).count();
     let body = match body.strip_suffix('}') {
         Some(body) => body,
-        None if count('(') < count(')') => body.strip_suffix(')').unwrap_or(body),
+        None if count(b'(') < count(b')') => body.strip_suffix(')').unwrap_or(body),
         None => body,
     };
     Json::Dict(
-        Reader { text: body, brackets: &RefCell::default(), at: 0, end: body.len(), depth: 0 }
+        Reader { text: body, brackets: &RefCell::new(vec![0; body.len()]), at: 0, end: body.len(), depth: 0 }
             .fields(Ending::Text),
     )
     .dump()
@@ -103,12 +113,16 @@ enum Ending {
 /// Reads fields between `at` and `end` of a body.
 struct Reader<'a> {
     text: &'a str,
-    /// Where brackets end that have been looked at, so that nesting does not read them again.
-    brackets: &'a RefCell<HashMap<usize, Option<usize>>>,
+    /// For opening brackets that have been looked at, where they are closed, or [`UNCLOSED`]; 0 for all else. So nesting
+    /// does not read them again.
+    brackets: &'a RefCell<Vec<usize>>,
     at: usize,
     end: usize,
     depth: usize,
 }
+
+/// Mark of a bracket that nothing closes.
+const UNCLOSED: usize = usize::MAX;
 
 /// Nesting that is read at all; bounds the stack.
 const MAX_DEPTH: usize = 500;
@@ -202,8 +216,8 @@ impl<'a> Reader<'a> {
     /// Where the bracket that opens at `start` is closed; brackets of the other kind and in strings do not count.
     fn closing(&self, start: usize) -> Option<usize> {
         let mut known = self.brackets.borrow_mut();
-        if let Some(closing) = known.get(&start) {
-            return *closing;
+        if known[start] > 0 {
+            return Some(known[start]).filter(|closing| *closing < UNCLOSED);
         }
         let bytes = self.text.as_bytes();
         let (open, close) = if bytes[start] == b'{' { (b'{', b'}') } else { (b'[', b']') };
@@ -221,7 +235,7 @@ impl<'a> Reader<'a> {
                 opened.push(at);
             } else if bytes[at] == close {
                 if let Some(opening) = opened.pop() {
-                    known.insert(opening, Some(at));
+                    known[opening] = at;
                 }
                 if opened.is_empty() {
                     break;
@@ -229,8 +243,10 @@ impl<'a> Reader<'a> {
             }
             at += 1;
         }
-        known.extend(opened.into_iter().map(|opening| (opening, None)));
-        known.get(&start).copied().flatten()
+        for opening in opened {
+            known[opening] = UNCLOSED;
+        }
+        Some(known[start]).filter(|closing| *closing < UNCLOSED)
     }
 }
 
@@ -293,7 +309,8 @@ mod tests {
     fn answer(text: &str) -> (String, Vec<(String, String)>) {
         let tools = vec![json!({"function": {"name": "f", "parameters": {"properties": {
             "n": {"type": "integer"}, "o": {"properties": {"b": {"type": "boolean"}}}, "l": {"items": {"type": "integer"}}}}}})];
-        let parsed = gemma4(&text.replace('"', QUOTE), &Context { tools, ..Context::default() });
+        let parsed =
+            gemma4(&text.replace('"', QUOTE), &Context { tools, ..Context::default() }, Delivery::Whole);
         let calls = parsed.tool_calls.into_iter().map(|call| (call.name, call.arguments)).collect();
         (parsed.content.unwrap_or_default(), calls)
     }

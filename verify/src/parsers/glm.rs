@@ -2,7 +2,9 @@
 //!
 //! Source: vLLM 0.33, `glm45` (also `glm47`), `ling3` and, with code of its own, `poolside_v1`.
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
+use super::engine::{
+    self, Arguments, Blank, Body, Delivery, Event, Form, Grammar, Mark, Naming, Parameter, Rule, State,
+};
 use super::python::literal::{self, Literal};
 use super::python::{Json, json, space};
 use super::scan::between;
@@ -34,7 +36,7 @@ const GLM: Grammar = Grammar {
     rules: RULES,
     start: State::Reasoning,
     body: Body::Single,
-    convert: |body, _, _| Some(arguments(body)),
+    arguments: Arguments::Parameters(parameters, |dict, _, _| Json::Dict(dict).dump()),
     naming: Naming::Trimmed,
     kept_tokens: &[],
     trims_reasoning: true,
@@ -56,8 +58,8 @@ const GLM_PLAIN: Grammar = Grammar {
 };
 
 /// `glm45`, also called `glm47`, and `ling3`.
-pub fn glm45(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, if reasoning::thinking(context) { &GLM } else { &GLM_PLAIN })
+pub fn glm45(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, if reasoning::thinking(context) { &GLM } else { &GLM_PLAIN })
 }
 
 /// Reasoning as `glm45` cuts it off where thinking is on.
@@ -65,16 +67,23 @@ pub fn glm45_reasoning(text: &str, context: &Context) -> (String, String) {
     engine::split_reasoning(text, context, &GLM)
 }
 
-/// Pairs of a body as JSON text: keys trimmed, values as they are.
-fn arguments(body: &str) -> String {
-    let pairs = pairs(body).map(|(key, value)| (space::strip(key).to_owned(), Json::Str(value.to_owned())));
-    Json::Dict(pairs.collect()).dump()
+/// Pairs with their keys trimmed and their values as they are.
+fn parameters(body: &str) -> Vec<Parameter<'_>> {
+    all_pairs(body)
+        .map(|pair| Parameter { name: space::strip(pair.name), ..pair })
+        .filter(|pair| pair.closed || !pair.name.is_empty())
+        .collect()
 }
 
-/// Every `<arg_key>K</arg_key>`, white space, `<arg_value>V</arg_value>`.
+/// Every pair whose value has an end.
+pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
+    all_pairs(body).filter(|pair| pair.closed).map(|pair| (pair.name, pair.value))
+}
+
+/// Every `<arg_key>K</arg_key>`, white space, `<arg_value>V</arg_value>`; the last value may miss its end.
 ///
 /// A key runs over further tags up to the first `</arg_key>` that a value follows.
-pub(super) fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
+fn all_pairs(body: &str) -> impl Iterator<Item = Parameter<'_>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let key = at + body[at..].find("<arg_key>")? + "<arg_key>".len();
@@ -87,9 +96,12 @@ pub(super) fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
             }
             end += "</arg_key>".len();
         };
-        let length = value.find("</arg_value>")?;
-        at = body.len() - value.len() + length + "</arg_value>".len();
-        Some((&body[key..end], &value[..length]))
+        let (value, closed, rest) = match value.split_once("</arg_value>") {
+            Some((value, rest)) => (value, true, rest),
+            None => (value, false, ""),
+        };
+        at = body.len() - rest.len();
+        Some(Parameter { name: &body[key..end], value, form: Form::Text, closed })
     })
 }
 
@@ -157,7 +169,7 @@ mod tests {
     }
 
     fn glm(text: &str) -> (String, Vec<String>) {
-        answer(glm45(text, &context()))
+        answer(glm45(text, &context(), Delivery::Whole))
     }
 
     fn poolside(text: &str) -> Option<(String, Vec<String>)> {

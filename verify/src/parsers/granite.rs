@@ -2,7 +2,7 @@
 //!
 //! Source: vLLM 0.33, `granite`.
 
-use super::engine::{self, Blank, Body, Grammar, Mark, Naming, State};
+use super::engine::{self, Arguments, Blank, Body, Delivery, Grammar, Mark, Naming, State};
 use super::{Context, Parsed};
 
 const GRANITE: Grammar = Grammar {
@@ -10,7 +10,7 @@ const GRANITE: Grammar = Grammar {
     rules: &[(State::Content, Mark::ToolStart, State::Args, &[])],
     start: State::Content,
     body: Body::Array,
-    convert: |body, _, _| arguments(body),
+    arguments: Arguments::AsWritten(arguments),
     naming: Naming::Plain,
     kept_tokens: &[],
     trims_reasoning: true,
@@ -19,8 +19,8 @@ const GRANITE: Grammar = Grammar {
 };
 
 /// `granite`.
-pub fn granite(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &GRANITE)
+pub fn granite(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &GRANITE)
 }
 
 /// The text of the `arguments` object of an element, `{}` without one; `None` where they are no object.
@@ -109,7 +109,7 @@ mod tests {
         let tools = vec![
             json!({"function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}}),
         ];
-        let parsed = granite(text, &Context { tools, ..Context::default() });
+        let parsed = granite(text, &Context { tools, ..Context::default() }, Delivery::Whole);
         let calls = parsed.tool_calls.into_iter().map(|call| (call.name, call.arguments)).collect();
         (parsed.content.unwrap_or_default(), calls)
     }

@@ -4,6 +4,7 @@
 //! counts as its token. The text starts inside the header of an assistant message.
 
 use super::python::json;
+use super::scan::Next;
 use super::{Context, Parsed, ToolCall};
 
 const START: &str = "<|start|>";
@@ -88,6 +89,7 @@ fn messages(text: &str) -> Vec<Message<'_>> {
     let mut first = true;
     let mut message_start = 0;
     let mut rest = text;
+    let mut ends = ENDS.map(|end| (Next::new(text, end), end.len()));
     loop {
         let Some((header, body)) = rest.split_once(MESSAGE) else {
             found.push(Message {
@@ -100,7 +102,12 @@ fn messages(text: &str) -> Vec<Message<'_>> {
         let header = if first { assistant(header) } else { named(header) };
         first = false;
         let end = match &header {
-            Some(_) => ENDS.iter().filter_map(|end| body.find(end).map(|at| (at, at + end.len()))).min(),
+            Some(_) => {
+                let start = text.len() - body.len();
+                let found =
+                    ends.iter_mut().filter_map(|(end, length)| Some((end.from(start)? - start, *length)));
+                found.min().map(|(at, length)| (at, at + length))
+            }
             // After a broken header all is skipped up to the next start.
             None => Some((0, 0)),
         };

@@ -2,7 +2,7 @@
 //!
 //! Source: vLLM 0.33, `kimi_k2`.
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
+use super::engine::{self, Arguments, Blank, Body, Delivery, Event, Grammar, Mark, Naming, Rule, State};
 use super::python::{number, space};
 use super::{Context, Parsed, reasoning};
 
@@ -34,7 +34,7 @@ const KIMI_K2: Grammar = Grammar {
     rules: RULES,
     start: State::Reasoning,
     body: Body::Single,
-    convert: |body, _, _| Some(space::strip(body).to_owned()),
+    arguments: Arguments::Raw(|body| space::strip(body).to_owned()),
     naming: Naming::Header(name),
     kept_tokens: &[],
     trims_reasoning: true,
@@ -55,8 +55,13 @@ const KIMI_K2_PLAIN: Grammar = Grammar {
 };
 
 /// `kimi_k2`.
-pub fn kimi_k2(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, if reasoning::thinking(context) { &KIMI_K2 } else { &KIMI_K2_PLAIN })
+pub fn kimi_k2(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(
+        text,
+        context,
+        delivery,
+        if reasoning::thinking(context) { &KIMI_K2 } else { &KIMI_K2_PLAIN },
+    )
 }
 
 /// Reasoning as `kimi_k2` cuts it off where thinking is on.
@@ -81,7 +86,7 @@ mod tests {
     use crate::parsers::ToolCall;
 
     fn answer(text: &str) -> (String, Vec<ToolCall>) {
-        let parsed = kimi_k2(text, &Context::default());
+        let parsed = kimi_k2(text, &Context::default(), Delivery::Whole);
         (parsed.content.unwrap_or_default(), parsed.tool_calls)
     }
 

@@ -32,6 +32,28 @@ struct Line {
 /// # Errors
 /// Exit 3 for a line that is no JSON object with a string `text`; exit 2 for an unknown reasoning parser.
 pub fn answer_line(line: &str, parser: &Parser, reasoning: Option<&ReasoningParser>) -> Result<String> {
+    answer(line, reasoning, |text, context| Ok(parser.parse(text, context)))
+}
+
+/// As [`answer_line`], for what a client puts together from a streamed answer.
+///
+/// # Errors
+/// As [`answer_line`], and exit 2 for parsers whose streaming cannot be told.
+pub fn stream_line(line: &str, parser: &Parser, reasoning: Option<&ReasoningParser>) -> Result<String> {
+    answer(line, reasoning, |text, context| {
+        parser.stream(text, context).ok_or_else(|| {
+            Error::usage(format!("what `{}` streams cannot be told from the text", parser.name))
+                .found("a parser whose deltas depend on where tokens begin and end")
+                .hint("leave streaming out, or ask the running server")
+        })
+    })
+}
+
+fn answer(
+    line: &str,
+    reasoning: Option<&ReasoningParser>,
+    parse: impl Fn(&str, &Context) -> Result<Parsed>,
+) -> Result<String> {
     let line: Line = serde_json::from_str(line).map_err(|error| {
         Error::input("line is no request")
             .found(error.to_string())
@@ -48,12 +70,9 @@ pub fn answer_line(line: &str, parser: &Parser, reasoning: Option<&ReasoningPars
         template_kwargs: line.chat_template_kwargs.unwrap_or_default(),
         reasoned: reasoning.map_or(Reasoned::No, ReasoningParser::reasoned),
     };
-    let Some(reasoning) = reasoning else {
-        return Ok(render(None, &parser.parse(&line.text, &context)));
-    };
+    let Some(reasoning) = reasoning else { return Ok(render(None, &parse(&line.text, &context)?)) };
     let (thought, content) = reasoning.split(&line.text, &context);
-    let parsed = parser.parse(content.as_deref().unwrap_or_default(), &context);
-    Ok(render(Some(thought), &parsed))
+    Ok(render(Some(thought), &parse(content.as_deref().unwrap_or_default(), &context)?))
 }
 
 /// The answer as JSON text; `reasoning` is written if there is a reasoning parser.
@@ -86,7 +105,7 @@ mod tests {
 
     const TOOLS: &str = r#""tools": [{"type": "function", "function": {"name": "f"}}]"#;
 
-    fn answer(parser: &str, fields: &str) -> String {
+    fn answered(parser: &str, fields: &str) -> String {
         answer_line(&format!("{{{fields}, {TOOLS}}}"), find(parser).unwrap(), None).unwrap()
     }
 
@@ -94,7 +113,7 @@ mod tests {
     fn answer_is_one_line_of_json() {
         let text = r#""id": 1, "text": "ä\n<tool_call>{\"name\": \"f\", \"arguments\": {\"n\":12345678901234567890123}}""#;
         assert_eq!(
-            answer("hermes", text),
+            answered("hermes", text),
             r#"{"content": "ä\n", "tool_calls": [{"name": "f", "arguments": {"n": 12345678901234567890123}}]}"#
         );
     }
@@ -103,7 +122,7 @@ mod tests {
     fn arguments_that_are_no_json_stand_as_text() {
         let text = r#""text": "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\":NaN}}""#;
         assert_eq!(
-            answer("hermes", text),
+            answered("hermes", text),
             r#"{"content": null, "tool_calls": [{"name": "f", "arguments_text": "{\"n\": NaN}"}]}"#
         );
     }
@@ -111,9 +130,12 @@ mod tests {
     #[test]
     fn reasoning_parser_of_the_line_comes_first() {
         let text = r#""text": "a</think>b", "reasoning_parser": "qwen3""#;
-        assert_eq!(answer("qwen3_coder", text), r#"{"content": "b", "reasoning": "a", "tool_calls": []}"#);
+        assert_eq!(answered("qwen3_coder", text), r#"{"content": "b", "reasoning": "a", "tool_calls": []}"#);
         let off = format!("{text}, \"chat_template_kwargs\": {{\"enable_thinking\": false}}");
-        assert_eq!(answer("qwen3_coder", &off), r#"{"content": "ab", "reasoning": null, "tool_calls": []}"#);
+        assert_eq!(
+            answered("qwen3_coder", &off),
+            r#"{"content": "ab", "reasoning": null, "tool_calls": []}"#
+        );
     }
 
     #[test]

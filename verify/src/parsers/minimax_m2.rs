@@ -2,8 +2,10 @@
 //!
 //! Source: vLLM 0.33, `minimax_m2`.
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
-use super::python::{Dict, Json, space};
+use super::engine::{
+    self, Arguments, Blank, Body, Delivery, Event, Form, Grammar, Mark, Naming, Parameter, Rule, State,
+};
+use super::python::{Json, space};
 use super::{Context, Parsed};
 
 const RULES: &[Rule] = &[
@@ -41,7 +43,7 @@ const MINIMAX_M2: Grammar = Grammar {
     rules: RULES,
     start: State::Reasoning,
     body: Body::Single,
-    convert: |body, _, _| Some(arguments(body)),
+    arguments: Arguments::Parameters(parameters, |dict, _, _| Json::Dict(dict).dump()),
     naming: Naming::Plain,
     kept_tokens: &[],
     trims_reasoning: true,
@@ -50,8 +52,8 @@ const MINIMAX_M2: Grammar = Grammar {
 };
 
 /// `minimax_m2`.
-pub fn minimax_m2(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &MINIMAX_M2)
+pub fn minimax_m2(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &MINIMAX_M2)
 }
 
 /// Reasoning as `minimax_m2` cuts it off.
@@ -59,8 +61,8 @@ pub fn minimax_m2_reasoning(text: &str, context: &Context) -> (String, String) {
     engine::split_reasoning(text, context, &MINIMAX_M2)
 }
 
-fn arguments(body: &str) -> String {
-    let mut dict = Dict::default();
+fn parameters(body: &str) -> Vec<Parameter<'_>> {
+    let mut found = Vec::new();
     let mut at = 0;
     while let Some(start) = body[at..].find('<').map(|found| at + found) {
         let Some((name, value)) = open_tag(&body[start..]) else {
@@ -69,13 +71,15 @@ fn arguments(body: &str) -> String {
         };
         let value_start = body.len() - value.len();
         // Without an end for this value there is none for any later one either.
-        let Some((end, next)) = value_end(body, value_start) else { break };
+        let end = value_end(body, value_start);
+        let (value_end, next) = end.unwrap_or((body.len(), body.len()));
         if !name.is_empty() {
-            dict.insert(name.to_owned(), Json::Str(body[value_start..end].to_owned()));
+            let value = &body[value_start..value_end];
+            found.push(Parameter { name, value, form: Form::Text, closed: end.is_some() });
         }
         at = next;
     }
-    Json::Dict(dict).dump()
+    found
 }
 
 /// The name in `<parameter name=NAME>`, quoted or not, and what follows the tag.
@@ -131,7 +135,7 @@ mod tests {
         let tools = vec![
             json!({"function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}}),
         ];
-        let parsed = minimax_m2(text, &Context { tools, ..Context::default() });
+        let parsed = minimax_m2(text, &Context { tools, ..Context::default() }, Delivery::Whole);
         let calls = parsed.tool_calls.into_iter().map(|call| (call.name, call.arguments)).collect();
         (parsed.content.unwrap_or_default(), calls)
     }

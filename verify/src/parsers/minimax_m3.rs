@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
+use super::engine::{self, Arguments, Blank, Body, Delivery, Event, Grammar, Mark, Naming, Rule, State};
 use super::python::{Dict, Json, space};
 use super::{Context, Parsed, schema};
 
@@ -33,7 +33,7 @@ const MINIMAX_M3: Grammar = Grammar {
     rules: RULES,
     start: State::Content,
     body: Body::Single,
-    convert: |body, name, context| Some(arguments(body, name, context)),
+    arguments: Arguments::Whole(|body, name, context| Some(arguments(body, name, context))),
     naming: Naming::Plain,
     kept_tokens: &[],
     trims_reasoning: true,
@@ -42,8 +42,8 @@ const MINIMAX_M3: Grammar = Grammar {
 };
 
 /// `minimax_m3`.
-pub fn minimax_m3(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &MINIMAX_M3)
+pub fn minimax_m3(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &MINIMAX_M3)
 }
 
 const SPACE: &str = "]<]minimax[>[";
@@ -213,7 +213,7 @@ mod tests {
         let tools = vec![json!({"function": {"name": "f", "parameters": {"properties": properties}}})];
         let text = format!("a \n<tool_call><invoke name=\"f\">{parameters}</invoke></tool_call>lost");
         let text = text.replace('<', "]<]minimax[>[<");
-        let parsed = minimax_m3(&text, &Context { tools, ..Context::default() });
+        let parsed = minimax_m3(&text, &Context { tools, ..Context::default() }, Delivery::Whole);
         assert_eq!(parsed.content.as_deref(), Some("a \n"));
         parsed.tool_calls[0].arguments.clone()
     }

@@ -2,7 +2,7 @@
 //!
 //! Source: vLLM 0.33, `mistral`. The tokenizer's vocabulary decides: with `[ARGS]` it is the newer one.
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
+use super::engine::{self, Arguments, Blank, Body, Delivery, Event, Grammar, Mark, Naming, Rule, State};
 use super::python::{Dict, Json, json, space};
 use super::{Context, Parsed, ToolCall};
 
@@ -26,7 +26,7 @@ const V11: Grammar = Grammar {
     rules: RULES,
     start: State::Content,
     body: Body::Single,
-    convert: |body, _, _| Some(first_value(body)),
+    arguments: Arguments::Raw(first_value),
     naming: Naming::Final,
     kept_tokens: &[],
     trims_reasoning: true,
@@ -46,11 +46,11 @@ const V13: Grammar = Grammar {
 };
 
 /// `mistral`.
-pub fn mistral(text: &str, context: &Context) -> Parsed {
+pub fn mistral(text: &str, context: &Context, delivery: Delivery) -> Parsed {
     match context.tokenizer.as_deref() {
         Some("mistral-pre-v11") => before_v11(text),
-        Some("mistral-v13") => engine::parse(text, context, &V13),
-        _ => engine::parse(text, context, &V11),
+        Some("mistral-v13") => engine::parse(text, context, delivery, &V13),
+        _ => engine::parse(text, context, delivery, &V11),
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
 
     fn answer(text: &str, tokenizer: &str) -> (String, Vec<(String, String)>) {
         let context = Context { tokenizer: Some(tokenizer.into()), ..Context::default() };
-        let parsed = mistral(text, &context);
+        let parsed = mistral(text, &context, Delivery::Whole);
         let calls = parsed.tool_calls.into_iter().map(|call| (call.name, call.arguments)).collect();
         (parsed.content.unwrap_or_default(), calls)
     }

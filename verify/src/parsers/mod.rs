@@ -34,6 +34,7 @@ mod reasoning;
 mod scan;
 mod schema;
 mod step3;
+mod stream;
 mod tagged_json;
 mod tool_calls_list;
 mod xlam;
@@ -41,8 +42,9 @@ mod xlam;
 use serde_json::Value;
 
 use crate::error::Result;
+use engine::Delivery;
 
-pub use line::answer_line;
+pub use line::{answer_line, stream_line};
 pub use reasoning::{ReasoningParser, all_reasoning, find_reasoning};
 
 /// What a parser is given besides the text.
@@ -135,7 +137,7 @@ pub struct Parser {
 #[derive(Clone, Copy)]
 enum Kind {
     /// Its content counts even without calls, so that half-written markup disappears.
-    Engine(fn(&str, &Context) -> Parsed),
+    Engine(fn(&str, &Context, Delivery) -> Parsed),
     /// As an engine parser, in whatever company.
     Own(fn(&str, &Context) -> Parsed),
     /// Without calls the text is returned untouched.
@@ -151,7 +153,8 @@ impl Parser {
                 let called = parse(text, context).filter(|_| tools);
                 return called.map_or_else(|| Parsed::plain(text), Parsed::without_blank);
             }
-            Kind::Engine(parse) | Kind::Own(parse) => parse(text, context),
+            Kind::Engine(parse) => parse(text, context, Delivery::Whole),
+            Kind::Own(parse) => parse(text, context),
         };
         if tools && !parsed.tool_calls.is_empty() {
             parsed.without_blank()
@@ -276,3 +279,5 @@ mod tests {
 
 #[cfg(test)]
 mod cases;
+#[cfg(test)]
+mod robust;

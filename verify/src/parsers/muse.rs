@@ -130,41 +130,40 @@ fn is_word(c: char) -> bool {
 }
 
 fn call(invoke: &str, context: &Context, recipients: &Recipients) -> Option<ToolCall> {
-    let (name, _) = named_tags(invoke, "<atem:invoke").next()?;
+    let (name, _) = named_tag(invoke, "<atem:invoke")?;
     let name = registered(name, context);
     let mut dict = Dict::default();
-    let mut at = 0;
-    while let Some((key, tag)) = named_tags(&invoke[at..], "<atem:parameter").next() {
-        let Some(close) = invoke[at + tag.end..].find('>').map(|close| at + tag.end + close + 1) else {
-            break;
-        };
-        let Some(length) = invoke[close..].find("</atem:parameter>") else { break };
-        let text = &invoke[close..close + length];
+    let mut rest = invoke;
+    while let Some((key, value)) = named_tag(rest, "<atem:parameter") {
+        let value = value.split_once('>').and_then(|(_, value)| value.split_once("</atem:parameter>"));
+        let Some((text, after)) = value else { break };
         let plain = || Json::Str(text.to_owned());
         let is_string = recipients.keeps_strings && schema::plain_type(context, name, key) == Some("string");
         let value = if is_string { plain() } else { json::loads(text).unwrap_or_else(plain) };
         dict.insert(key.to_owned(), value);
-        at = close + length + "</atem:parameter>".len();
+        rest = after;
     }
     Some(ToolCall { name: name.to_owned(), arguments: Json::Dict(dict).dump() })
 }
 
-/// Opening tags with a `name="..."` before their end: the name, and where the tag stands up to it.
-fn named_tags<'a>(text: &'a str, open: &'a str) -> impl Iterator<Item = (&'a str, Range<usize>)> {
-    text.match_indices(open).filter_map(move |(start, _)| {
-        let tag = &text[start + open.len()..];
-        if tag.starts_with(is_word) {
-            return None;
+/// The name in the first tag that has a `name="..."` before its end, and what follows the name.
+fn named_tag<'a>(text: &'a str, open: &str) -> Option<(&'a str, &'a str)> {
+    let mut rest = text;
+    loop {
+        rest = &rest[rest.find(open)? + open.len()..];
+        if rest.starts_with(is_word) {
+            continue;
         }
-        let inside = &tag[..tag.find('>').unwrap_or(tag.len())];
-        inside.match_indices("name=\"").find_map(|(at, mark)| {
-            if inside[..at].ends_with(is_word) {
-                return None;
+        let inside = &rest[..rest.find('>').unwrap_or(rest.len())];
+        for (at, mark) in inside.match_indices("name=\"") {
+            let named = rest[at + mark.len()..].split_once('"').filter(|(name, _)| !name.is_empty());
+            if let Some(named) = named.filter(|_| !inside[..at].ends_with(is_word)) {
+                return Some(named);
             }
-            let (name, _) = tag[at + mark.len()..].split_once('"').filter(|(name, _)| !name.is_empty())?;
-            Some((name, start..start + open.len() + at + mark.len() + name.len() + 1))
-        })
-    })
+        }
+        // What is inside of this tag has no name for another one either.
+        rest = &rest[inside.len()..];
+    }
 }
 
 /// `f.f` stands for a tool offered as `f`.

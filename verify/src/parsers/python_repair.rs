@@ -3,13 +3,13 @@
 //! Source: vLLM 0.33, `lfm2`: line breaks in strings, numbers with leading zeros, unescaped quotes within strings, and
 //! parameters named after keywords.
 
-use super::python::literal::{self, Expr};
 use super::python::space;
+use super::python::syntax::{self, Expr};
 
 /// Ends the name of a parameter that is a keyword, until it has been read.
 const MARK: &str = "_pyreservedkw_";
-/// Closing quotes that are tried for one string; each try reads the text again.
-const MAX_CLOSERS: usize = 32;
+/// Characters that are read to find the closing quote of one string; each quote that is tried means all of the source.
+const MAX_TRIES: usize = 2_000_000;
 
 /// The elements of the list after the first repair that helps.
 pub fn list_statement(source: &str) -> Option<Vec<Expr>> {
@@ -21,12 +21,12 @@ pub fn list_statement(source: &str) -> Option<Vec<Expr>> {
     if renamed != last {
         candidates.push(renamed);
     }
-    candidates.iter().find_map(|candidate| literal::list_statement(candidate))
+    candidates.iter().find_map(|candidate| syntax::list_statement(candidate))
 }
 
 /// The name a parameter had before it was renamed.
 pub fn restored(name: &str) -> &str {
-    name.strip_suffix(MARK).filter(|word| literal::is_keyword(word)).unwrap_or(name)
+    name.strip_suffix(MARK).filter(|word| syntax::is_keyword(word)).unwrap_or(name)
 }
 
 /// A character of source with what it belongs to.
@@ -128,13 +128,13 @@ fn requoted(source: &str) -> Option<String> {
             at = first + 1;
             continue;
         }
-        let candidates: Vec<usize> = quotes.filter(|at| closes[*at]).take(MAX_CLOSERS + 1).collect();
-        if candidates.len() > MAX_CLOSERS {
+        let candidates: Vec<usize> = quotes.filter(|at| closes[*at]).collect();
+        if candidates.len().saturating_mul(chars.len()) > MAX_TRIES {
             return None;
         }
         let mut winners = candidates.into_iter().filter_map(|close| {
             let text = closed_at(&chars, at, close);
-            literal::is_valid(&escape_control(&text)).then_some(text)
+            syntax::is_valid(&escape_control(&text)).then_some(text)
         });
         return winners.next().filter(|_| winners.next().is_none());
     }
@@ -204,7 +204,7 @@ fn rename_keywords(source: &str) -> String {
         let mut rest = chars[at..].iter().skip_while(|c| space::is_space(**c));
         let assigned = rest.next() == Some(&'=') && rest.next() != Some(&'=');
         out.push_str(&name);
-        if assigned && matches!(before, '(' | ',') && literal::is_keyword(&name) {
+        if assigned && matches!(before, '(' | ',') && syntax::is_keyword(&name) {
             out.push_str(MARK);
         }
         before = name.chars().last().unwrap_or(before);

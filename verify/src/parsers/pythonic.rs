@@ -2,7 +2,8 @@
 //!
 //! Source: vLLM 0.33, `pythonic`, `llama4_pythonic`, `olmo3` and `lfm2`.
 
-use super::python::literal::{self, Expr};
+use super::python::literal;
+use super::python::syntax::{self, Expr};
 use super::python::{Dict, Json, space};
 use super::scan::between;
 use super::{Context, Parsed, ToolCall, python_repair};
@@ -46,7 +47,7 @@ pub fn lfm2(text: &str, _: &Context) -> Option<Parsed> {
     if !source.starts_with('[') || !source.ends_with(']') {
         return None;
     }
-    let items = literal::list_statement(source).or_else(|| python_repair::list_statement(source))?;
+    let items = syntax::list_statement(source).or_else(|| python_repair::list_statement(source))?;
     let calls = calls(&items).filter(|calls| !calls.is_empty())?;
     let content: Vec<_> =
         [before, after].map(space::strip).into_iter().filter(|part| !part.is_empty()).collect();
@@ -57,7 +58,7 @@ fn listed(text: &str) -> Option<Parsed> {
     if !looks_like_calls(text) {
         return None;
     }
-    Some(Parsed::called("", calls(&literal::list_statement(text)?)?))
+    Some(Parsed::called("", calls(&syntax::list_statement(text)?)?))
 }
 
 /// The calls of a list, all or none.
@@ -138,6 +139,8 @@ mod tests {
             ("{1, 'a'}", "[1, \"a\"]"),
             ("{'a': [1], 2: None, True: {}}", "{\"a\": [1], \"2\": null, \"true\": {}}"),
             ("[]", "[]"),
+            ("{1: 'a', True: 'b', 1.0: 'c', '2': 'd'}", "{\"1\": \"c\", \"2\": \"d\"}"),
+            ("{False: 'a', 0: 'b'}", "{\"false\": \"b\"}"),
         ] {
             assert_eq!(arguments(&format!("[f(a={value})]")), Some(format!("{{\"a\": {json}}}")), "{value}");
         }

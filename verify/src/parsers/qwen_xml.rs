@@ -2,8 +2,10 @@
 //!
 //! Source: vLLM 0.33, `qwen3_coder` and the parsers that share its grammar.
 
-use super::engine::{self, Blank, Body, Event, Grammar, Mark, Naming, Rule, State};
-use super::python::{Dict, Json};
+use super::engine::{
+    self, Arguments, Blank, Body, Delivery, Event, Form, Grammar, Mark, Naming, Parameter, Rule, State,
+};
+use super::python::Json;
 use super::{Context, Parsed};
 
 const RULES: &[Rule] = &[
@@ -44,7 +46,10 @@ const QWEN3: Grammar = Grammar {
     rules: RULES,
     start: State::Reasoning,
     body: Body::Single,
-    convert: |body, _, _| Some(arguments(body, trim_line_breaks)),
+    arguments: Arguments::Parameters(
+        |body| parameters(body, trim_line_breaks),
+        |dict, _, _| Json::Dict(dict).dump(),
+    ),
     naming: Naming::Plain,
     kept_tokens: &[],
     trims_reasoning: false,
@@ -67,30 +72,36 @@ const SEED_OSS: Grammar = Grammar {
     ..QWEN3
 };
 
-const MIMO: Grammar = Grammar { convert: |body, _, _| Some(arguments(body, |value| value)), ..QWEN3 };
+const MIMO: Grammar = Grammar {
+    arguments: Arguments::Parameters(
+        |body| parameters(body, |value| value),
+        |dict, _, _| Json::Dict(dict).dump(),
+    ),
+    ..QWEN3
+};
 
 const STEP3P5: Grammar = Grammar { trims_reasoning: true, ..QWEN3 };
 
 const STEP5: Grammar = Grammar { blank: Blank::Kept, ..QWEN3 };
 
 /// `qwen3_coder`, also called `qwen3_xml`.
-pub fn qwen3_coder(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &QWEN3)
+pub fn qwen3_coder(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &QWEN3)
 }
 
 /// `seed_oss`: other wrapper and think tags.
-pub fn seed_oss(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &SEED_OSS)
+pub fn seed_oss(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &SEED_OSS)
 }
 
 /// `mimo`: values keep their line breaks.
-pub fn mimo(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &MIMO)
+pub fn mimo(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &MIMO)
 }
 
 /// `step5`: white space of the content is kept.
-pub fn step5(text: &str, context: &Context) -> Parsed {
-    engine::parse(text, context, &STEP5)
+pub fn step5(text: &str, context: &Context, delivery: Delivery) -> Parsed {
+    engine::parse(text, context, delivery, &STEP5)
 }
 
 /// Reasoning as `qwen3` and `mimo` cut it off.
@@ -108,21 +119,25 @@ pub fn step3p5_reasoning(text: &str, context: &Context) -> (String, String) {
     engine::split_reasoning(text, context, &STEP3P5)
 }
 
-/// The parameters of an argument body as JSON text, all values strings.
-fn arguments(body: &str, trim: fn(&str) -> &str) -> String {
-    let mut dict = Dict::default();
+/// The parameters of an argument body, all values strings.
+fn parameters(body: &str, trim: fn(&str) -> &str) -> Vec<Parameter<'_>> {
+    let mut found = Vec::new();
     let mut at = 0;
     while let Some((_, equals_end)) = next_tag(body, at, Tag::Open) {
         let name_start = skip_space(body, equals_end);
         let Some(name_length) = body[name_start..].find('>') else { break };
         let value_start = name_start + name_length + 1;
-        // Without an end for this value there is none for any later one either.
-        let Some((value_end, next)) = value_end(body, value_start) else { break };
         let name = &body[name_start..name_start + name_length];
-        dict.insert(name.to_owned(), Json::Str(trim(&body[value_start..value_end]).to_owned()));
+        // Without an end for this value there is none for any later one either.
+        let end = value_end(body, value_start);
+        let (value_end, next) = end.unwrap_or((body.len(), body.len()));
+        let value = trim(&body[value_start..value_end]);
+        if end.is_some() || !name.is_empty() {
+            found.push(Parameter { name, value, form: Form::Text, closed: end.is_some() });
+        }
         at = next;
     }
-    Json::Dict(dict).dump()
+    found
 }
 
 /// Exactly one line break at either end belongs to the markup.
@@ -197,7 +212,7 @@ mod tests {
     }
 
     fn answer(text: &str) -> (String, Vec<(String, String)>) {
-        let parsed = qwen3_coder(text, &context());
+        let parsed = qwen3_coder(text, &context(), Delivery::Whole);
         let calls = parsed.tool_calls.into_iter().map(|call| (call.name, call.arguments)).collect();
         (parsed.content.unwrap_or_default(), calls)
     }
@@ -286,7 +301,7 @@ mod tests {
             Context { special_tokens: vec!["<|im_end|>".into(), "<tool_call>".into()], ..context() };
         let text =
             "a<|im_end|>b<tool_call><function=f<|im_end|>><parameter=s><|im_end|>x</parameter></function>";
-        let parsed = qwen3_coder(text, &context);
+        let parsed = qwen3_coder(text, &context, Delivery::Whole);
         assert_eq!(parsed.content.as_deref(), Some("ab"));
         assert_eq!(parsed.tool_calls[0].arguments, "{\"s\": \"x\"}");
         assert_eq!(parsed.tool_calls[0].name, "f");
@@ -297,7 +312,7 @@ mod tests {
         let (content, _) = answer("<think>a</think>b");
         assert_eq!(content, "<think>a</think>b");
         let after = Context { reasoned: Reasoned::Engine, ..context() };
-        assert_eq!(qwen3_coder("a</think>b", &after).content.as_deref(), Some("ab"));
+        assert_eq!(qwen3_coder("a</think>b", &after, Delivery::Whole).content.as_deref(), Some("ab"));
     }
 
     #[test]
@@ -312,10 +327,10 @@ mod tests {
     #[test]
     fn variants_differ_as_told() {
         let text = " \n<tool_call><function=f><parameter=s>\nx\n</parameter></function></tool_call>";
-        assert_eq!(mimo(text, &context()).tool_calls[0].arguments, "{\"s\": \"\\nx\\n\"}");
-        assert_eq!(step5(&format!("a{text}"), &context()).content.as_deref(), Some("a \n"));
+        assert_eq!(mimo(text, &context(), Delivery::Whole).tool_calls[0].arguments, "{\"s\": \"\\nx\\n\"}");
+        assert_eq!(step5(&format!("a{text}"), &context(), Delivery::Whole).content.as_deref(), Some("a \n"));
         let seed = "<seed:tool_call><function=f></function></seed:tool_call>";
-        assert_eq!(seed_oss(seed, &context()).tool_calls.len(), 1);
+        assert_eq!(seed_oss(seed, &context(), Delivery::Whole).tool_calls.len(), 1);
         assert_eq!(step3p5_reasoning("A \n</think>B", &context()).0, "A");
     }
 }

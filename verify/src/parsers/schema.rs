@@ -133,6 +133,13 @@ fn parse_bool(text: &str) -> Option<Json> {
     }
 }
 
+/// Whether `schema` allows a string and nothing else.
+pub fn only_string(schema: &Value) -> bool {
+    let mut types = Vec::new();
+    collect_types(schema, &mut types);
+    types.iter().all(|kind| *kind == Type::String)
+}
+
 /// Whether `schema` allows a string.
 pub fn allows_string(schema: &Value) -> bool {
     let mut types = Vec::new();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::chain::{Notes, StageReader};
@@ -16,11 +17,11 @@ use super::target::{Existing, Target};
 use crate::checkpoint::folder::WORK;
 use crate::checkpoint::list_some;
 use crate::checksum;
-use crate::error::{Error, Result};
+use crate::error::{Class, Error, Result};
 use crate::names::{Digest, FileName, Shown};
 use crate::progress::Progress;
 use crate::report::{FileLine, Report};
-use crate::write::{ShardWriter, free_space, remove_tree};
+use crate::write::{ShardWriter, free_space, remove_tree, write_file};
 
 /// A slice of a plan's shards: part `index` of `count`, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +94,12 @@ pub struct Options {
     pub inputs: Vec<PathBuf>,
     /// The command as it was given, for the report.
     pub command: String,
+    /// What a part leaves in [`COMMAND`], so that the folder can be assembled without repeating options.
+    pub remember: Option<Vec<u8>>,
 }
+
+/// Where a part leaves [`Options::remember`], in the folder of the journal.
+pub const COMMAND: &str = "command.json";
 
 impl Default for Options {
     fn default() -> Self {
@@ -104,6 +110,7 @@ impl Default for Options {
             lock_wait: Duration::ZERO,
             inputs: Vec::new(),
             command: String::new(),
+            remember: None,
         }
     }
 }
@@ -121,7 +128,7 @@ pub struct Finished {
     pub already: bool,
 }
 
-/// Runs `plan` into `out`. Runs that were interrupted are continued; without [`Options::part`] the
+/// Runs `plan` into `out`. Runs that were interrupted are continued; but for a [`Which::Part`] the
 /// folder is complete when this returns, and `prep-report.json` is the last file written.
 ///
 /// # Errors
@@ -129,20 +136,37 @@ pub struct Finished {
 /// what is finished by then stays and is continued by the next run.
 pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Progress) -> Result<Finished> {
     let started = Instant::now();
-    if options.existing == Existing::Continue
-        && let Some(report) = finished_before(plan, out)?
-    {
-        let resumed = plan.shards.len();
-        return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true });
+    let part = options.which.part();
+    if options.which != Which::All && options.existing == Existing::Replace {
+        return Err(Error::usage("parts cannot replace a finished folder")
+            .hint("choose a new --out, or leave out --force"));
     }
     let mut inputs = options.inputs.clone();
     inputs.push(plan.base.dir().to_path_buf());
-    let target = Target::prepare(out, &inputs, options.existing)?;
-    let part = options.which.part();
-    let locks = Locks::take(&target.build, part, options.lock_wait)?;
-    let mut journal = open_journal(plan, &target, part)?;
+    let (target, locks) = loop {
+        if options.existing == Existing::Continue
+            && let Some(report) = finished_before(plan, out)?
+        {
+            let resumed = plan.shards.len();
+            return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true });
+        }
+        let target = Target::prepare(out, &inputs, options.existing)?;
+        let waited = Instant::now();
+        match Locks::take(&target, part, options.lock_wait.saturating_sub(started.elapsed())) {
+            // Whoever held the lock may have completed the folder: look again.
+            Ok(_) if waited.elapsed() > Duration::from_millis(50) => continue,
+            Ok(locks) => break (target, locks),
+            Err(e) if e.class() == Class::Locked && started.elapsed() < options.lock_wait => continue,
+            Err(e) => return Err(e),
+        }
+    };
+    let others = other_runs(plan, &target, part)?;
+    let mut journal = Journal::open(&target.build, &plan.identity, part)?;
     if part.is_none() {
-        journal.done.extend(journal::read_all(&target.build, &plan.identity)?);
+        journal.done.extend(others);
+    }
+    if let Some(bytes) = options.remember.as_ref().filter(|_| part.is_some()) {
+        write_file(&target.build.join(WORK), &FileName::parse(COMMAND)?, bytes)?;
     }
     let resumed = drop_bad_shards(plan, &target.build, &mut journal.done, progress)?;
     let todo: Vec<usize> = (0..plan.shards.len())
@@ -155,10 +179,14 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     check_space(plan, &todo, &target.build)?;
     let total = todo.iter().map(|&s| plan.shards[s].bytes).sum();
     progress.begin("writing", total);
+    let failed = AtomicBool::new(false);
     let inputs = std::thread::scope(|scope| {
         // Parts read only a slice: the run that completes the folder hashes the whole input.
-        let hashing = part.is_none().then(|| scope.spawn(|| hash_inputs(plan, progress)));
-        write_shards(plan, &todo, &target.build, options.threads, &mut journal, progress)?;
+        let until = Until { progress, failed: &failed };
+        let hashing = part.is_none().then(|| scope.spawn(move || hash_inputs(plan, &until)));
+        let written = write_shards(plan, &todo, &target.build, options.threads, &mut journal, progress);
+        failed.store(written.is_err(), Ordering::Relaxed);
+        written?;
         let early = |_| Err(Error::input("hashing the input ended early"));
         hashing.map_or(Ok(Vec::new()), |h| h.join().unwrap_or_else(early))
     })?;
@@ -175,10 +203,15 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
 }
 
 /// The report of `out` where a run of this very plan completed it (it may have been killed before it could
-/// remove its journal). Lengths are compared; `prep checksum --check` reads every byte.
+/// remove its journal). Side files are hashed, shards compared by length.
 fn finished_before(plan: &OutputPlan, out: &Path) -> Result<Option<Report>> {
+    let shard = |name: &str| plan.shards.iter().any(|s| s.name.as_str() == name);
+    let right = |f: &FileLine| {
+        let path = out.join(&f.name);
+        let length = std::fs::metadata(&path).is_ok_and(|m| m.len() == f.len);
+        length && (shard(&f.name) || checksum::of_file(&path).is_ok_and(|d| d == f.sha256))
+    };
     let whole = |r: &Report| {
-        let right = |f: &FileLine| std::fs::metadata(out.join(&f.name)).is_ok_and(|m| m.len() == f.len);
         r.plan_sha256 == plan.digest().to_string() && r.sums_sha256.is_some() && r.outputs.iter().all(right)
     };
     let report = Report::read(out).filter(whole);
@@ -194,11 +227,18 @@ struct Locks {
 }
 
 impl Locks {
-    fn take(build: &Path, part: Option<Part>, wait: Duration) -> Result<Self> {
-        let work = build.join(WORK);
+    fn take(target: &Target, part: Option<Part>, wait: Duration) -> Result<Self> {
+        let work = target.build.join(WORK);
         let whole = work.join("lock");
         let held = match part {
-            None => vec![Lock::take(&whole, wait)?],
+            None => {
+                let mut held = vec![Lock::take(&whole, wait)?];
+                // A run without --force may be writing the folder that this one will replace.
+                if let Some(work) = target.busy() {
+                    held.push(Lock::take(&work.join("lock"), wait)?);
+                }
+                held
+            }
             Some(p) => {
                 let own = work.join(format!("lock-{}-of-{}", p.index, p.count));
                 vec![Lock::share(&whole, wait)?, Lock::take(&own, wait)?]
@@ -216,18 +256,19 @@ fn parts_missing(plan: &OutputPlan, todo: &[usize], out: &Path) -> Error {
         .hint("run the parts that are missing, then assemble again")
 }
 
-fn open_journal(plan: &OutputPlan, target: &Target, part: Option<Part>) -> Result<Journal> {
-    match Journal::open(&target.build, &plan.identity, part) {
-        Err(_) if target.replaces() => {
+/// What other runs of the plan have finished. A run of another plan is refused, or cleared away by `--force`.
+fn other_runs(plan: &OutputPlan, target: &Target, part: Option<Part>) -> Result<BTreeMap<String, ShardLine>> {
+    match journal::read_all(&target.build, &plan.identity, part) {
+        Err(e) if target.replaces() && e.class() == Class::Usage => {
             target.clear()?;
-            Journal::open(&target.build, &plan.identity, part)
+            Ok(BTreeMap::new())
         }
         other => other,
     }
 }
 
-/// Forgets shards whose file is missing, of another length, or touched since: they are hashed again, and
-/// redone if they are not what the journal says.
+/// Forgets shards whose file is missing or not what the journal says: each is hashed again, which costs less
+/// than trusting a disk that may have lost what was written last.
 fn drop_bad_shards(
     plan: &OutputPlan,
     out: &Path,
@@ -260,17 +301,30 @@ fn check_space(plan: &OutputPlan, todo: &[usize], out: &Path) -> Result<()> {
     let Some(have) = free_space(out) else { return Ok(()) };
     match have >= need {
         true => Ok(()),
-        false => {
-            Err(Error::new(crate::error::Class::Disk, format!("not enough space for {}", Shown::path(out)))
-                .found(format!("{:.2} GiB free", gib(have)))
-                .expected(format!("{:.2} GiB", gib(need)))
-                .hint("free some space, or choose an --out on another disk"))
-        }
+        false => Err(Error::new(Class::Disk, format!("not enough space for {}", Shown::path(out)))
+            .found(format!("{:.2} GiB free", gib(have)))
+            .expected(format!("{:.2} GiB", gib(need)))
+            .hint("free some space, or choose an --out on another disk")),
     }
 }
 
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1u32 << 30)
+}
+
+/// Stops with the run: a disk that is full must not wait for the rest of the input to be hashed.
+struct Until<'a> {
+    progress: &'a dyn Progress,
+    failed: &'a AtomicBool,
+}
+
+impl Progress for Until<'_> {
+    fn begin(&self, _: &str, _: u64) {}
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn stopped(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) || self.progress.stopped()
+    }
 }
 
 /// sha256 of every input shard, in the order in which they are read, so that the disk is read once.
@@ -279,7 +333,7 @@ fn hash_inputs(plan: &OutputPlan, progress: &dyn Progress) -> Result<Vec<(FileNa
     shards
         .map(|s| {
             progress.check()?;
-            Ok((s.name.clone(), checksum::of_file(&s.path)?))
+            Ok((s.name.clone(), checksum::of_file_with(&s.path, progress)?))
         })
         .collect()
 }

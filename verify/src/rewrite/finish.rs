@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::engine::{Options, Which, sums};
 use super::journal::ShardLine;
-use super::plan::OutputPlan;
+use super::plan::{OutputPlan, check_sum};
 use super::stage::Note;
 use crate::checkpoint::folder::{REPORT, SUMS};
 use crate::checkpoint::index_json;
@@ -24,7 +24,7 @@ pub(crate) fn report(
     inputs: &[(FileName, Digest)],
     options: &Options,
 ) -> Result<Report> {
-    check_inputs(plan, inputs)?;
+    inputs.iter().try_for_each(|(name, digest)| check_sum(&plan.source_sums, name, *digest))?;
     let mut report = Report::new(&options.command);
     report.plan_sha256 = plan.digest().to_string();
     report.inputs = inputs
@@ -71,23 +71,6 @@ fn take_warnings(details: &mut serde_json::Value) -> Vec<String> {
     texts.filter_map(|w| w.as_str().map(str::to_string)).collect()
 }
 
-/// Where the source folder has checksums of its own, what was read must agree with them.
-fn check_inputs(plan: &OutputPlan, inputs: &[(FileName, Digest)]) -> Result<()> {
-    if !plan.base.dir().join(SUMS).exists() {
-        return Ok(());
-    }
-    let want = checksum::read(plan.base.dir())?;
-    for (name, digest) in inputs {
-        if want.get(name).is_some_and(|w| w != digest) {
-            return Err(Error::input(format!("{name} of the source is damaged"))
-                .found(format!("sha256 {digest}"))
-                .expected(format!("{} as {SUMS} of the source says", want[name]))
-                .hint("fetch the source again"));
-        }
-    }
-    Ok(())
-}
-
 /// The sums of stage `at` over all shards, by tensor.
 fn notes_of(at: usize, done: &BTreeMap<String, ShardLine>) -> Vec<Note> {
     let mut by_tensor: BTreeMap<&str, Note> = BTreeMap::new();
@@ -127,7 +110,12 @@ pub(crate) fn write_rest(
     };
     put(&FileName::parse("config.json")?, plan.output.config.text().as_bytes(), config_origin)?;
     for file in &plan.output.files {
-        put(&file.name, &file.content.read()?, &file.origin)?;
+        let bytes = file.content.read()?;
+        if plan.files.get(&file.name) != Some(&Digest::of(&bytes)) {
+            return Err(Error::input(format!("{} changed while the model was rewritten", file.name))
+                .hint("let its writer finish, then run again"));
+        }
+        put(&file.name, &bytes, &file.origin)?;
     }
     let text = checksum::encode(&digests);
     write_file(out, &FileName::parse(SUMS)?, text.as_bytes())?;

@@ -1,7 +1,7 @@
 //! What an unfinished run has done: first line the plan, then one line per finished shard.
 //!
-//! A shard counts only if its line is whole and its file has the length that the line says, so a run
-//! that was killed at any moment leaves a state from which the next one continues.
+//! A shard counts only if its line is whole and its file is what the line says, so a run that was killed at
+//! any moment leaves a state from which the next one continues.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -37,7 +37,7 @@ pub(crate) struct Journal {
     pub done: BTreeMap<String, ShardLine>,
 }
 
-/// Whether the output folder continues an earlier run.
+/// The journal's file name: parts have one each.
 pub(crate) fn file_name(part: Option<super::Part>) -> String {
     match part {
         None => "journal.jsonl".into(),
@@ -84,12 +84,21 @@ impl Journal {
     }
 }
 
-/// All finished shards of all parts of the plan `identity` in `out`.
-pub(crate) fn read_all(out: &Path, identity: &Value) -> Result<BTreeMap<String, ShardLine>> {
+/// All finished shards of all runs of the plan `identity` in `out`; `part` is the one that asks.
+///
+/// # Errors
+/// Exit 2 where a run of another plan, or parts of another count, wrote there.
+pub(crate) fn read_all(
+    out: &Path,
+    identity: &Value,
+    part: Option<super::Part>,
+) -> Result<BTreeMap<String, ShardLine>> {
     let dir = out.join(WORK);
     let mut done = BTreeMap::new();
     for entry in std::fs::read_dir(&dir).map_err(|e| Error::io("read", &dir, &e))?.flatten() {
-        if entry.file_name().to_string_lossy().starts_with("journal") {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("journal") {
+            check_count(out, &name, part)?;
             match read(&entry.path())? {
                 Some((plan, lines)) if &plan == identity => done.extend(lines),
                 Some((plan, _)) => return Err(other_plan(out, &plan, identity)),
@@ -98,6 +107,19 @@ pub(crate) fn read_all(out: &Path, identity: &Value) -> Result<BTreeMap<String, 
         }
     }
     Ok(done)
+}
+
+/// Parts of different counts would write the same shard at once.
+fn check_count(out: &Path, journal: &str, part: Option<super::Part>) -> Result<()> {
+    let count = journal.strip_suffix(".jsonl").and_then(|n| n.rsplit_once("-of-")).map(|(_, n)| n);
+    match (count, part) {
+        (Some(n), Some(p)) if n != p.count().to_string() => {
+            Err(Error::usage(format!("{} is being written in {n} parts", out.display()))
+                .found(format!("part {}/{}", p.index(), p.count()))
+                .hint("give every part the same count"))
+        }
+        _ => Ok(()),
+    }
 }
 
 type Content = (Value, BTreeMap<String, ShardLine>);
@@ -156,7 +178,7 @@ mod tests {
             let lines = whole[..cut].iter().filter(|b| **b == b'\n').count();
             assert_eq!(j.done.len(), lines.saturating_sub(1), "cut at {cut}");
             j.finished(line(3)).unwrap();
-            assert!(read_all(dir.path(), &plan).unwrap().contains_key("3.safetensors"));
+            assert!(read_all(dir.path(), &plan, None).unwrap().contains_key("3.safetensors"));
         }
     }
 

@@ -21,7 +21,7 @@ impl Lock {
     /// # Errors
     /// Exit 75 naming the process that holds it.
     pub fn take(path: &Path, wait: Duration) -> Result<Self> {
-        Self::lock(path, wait, File::try_lock)
+        Self::acquire(path, wait, File::try_lock)
     }
 
     /// As [`Self::take`], but holders that share do not exclude one another.
@@ -29,11 +29,11 @@ impl Lock {
     /// # Errors
     /// Exit 75 where a process holds it alone.
     pub fn share(path: &Path, wait: Duration) -> Result<Self> {
-        Self::lock(path, wait, File::try_lock_shared)
+        Self::acquire(path, wait, File::try_lock_shared)
     }
 
-    fn lock(path: &Path, wait: Duration, how: fn(&File) -> Result<(), TryLockError>) -> Result<Self> {
-        let until = Instant::now() + wait;
+    fn acquire(path: &Path, wait: Duration, how: fn(&File) -> Result<(), TryLockError>) -> Result<Self> {
+        let began = Instant::now();
         loop {
             let mut file = OpenOptions::new()
                 .create(true)
@@ -41,7 +41,7 @@ impl Lock {
                 .write(true)
                 .truncate(false)
                 .open(path)
-                .map_err(|e| Error::io("write", path, &e))?;
+                .map_err(|e| unopened(path, &e))?;
             match how(&file) {
                 Ok(()) if still_there(&file, path) => {
                     let _ = file.set_len(0).and_then(|()| write!(file, "process {}", std::process::id()));
@@ -49,13 +49,23 @@ impl Lock {
                 }
                 // The run that held it ended and removed the file under us.
                 Ok(()) => continue,
-                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                Err(TryLockError::WouldBlock) if began.elapsed() < wait => {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 Err(TryLockError::WouldBlock) => return Err(held(&mut file, path)),
                 Err(TryLockError::Error(e)) => return Err(Error::io("lock", path, &e)),
             }
         }
+    }
+}
+
+/// The folder of the lock goes when the run that held it completes: whoever waited starts from the top.
+fn unopened(path: &Path, e: &std::io::Error) -> Error {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => Error::new(Class::Locked, format!("{} is gone", Shown::path(path)))
+            .found("another run completed the folder meanwhile")
+            .hint("run the command again"),
+        _ => Error::io("write", path, e),
     }
 }
 

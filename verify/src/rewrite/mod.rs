@@ -23,7 +23,7 @@ mod stage;
 mod target;
 mod view;
 
-pub use engine::{Finished, Options, Part, Which, run};
+pub use engine::{COMMAND, Finished, Options, Part, Which, run};
 pub use journal::Sums;
 pub use lock::Lock;
 pub use plan::{OutputPlan, ShardPlan};

@@ -73,7 +73,9 @@ pub(crate) fn ordered<T: Send>(
         for _ in 0..threads.max(1) {
             scope.spawn(worker);
         }
+        let on_panic = EndOnPanic(&end);
         let result = take_all();
+        drop(on_panic);
         end();
         result
     })
@@ -125,6 +127,12 @@ mod tests {
     #[should_panic]
     fn panic_of_a_worker_ends_the_work() {
         let _ = ordered(3, 1000, |i| if i == 50 { panic!("fault") } else { Ok(i) }, |_, _| Ok(()));
+    }
+
+    #[test]
+    #[should_panic]
+    fn panic_of_the_taker_ends_the_work() {
+        let _ = ordered(3, 1000, Ok, |i, _| if i == 50 { panic!("fault") } else { Ok(()) });
     }
 
     #[test]

@@ -4,11 +4,14 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use unicode_normalization::UnicodeNormalization;
 
 use super::chain::{Makers, Notes, StageReader, makers};
 use super::stage::{Rewrite, Stage};
 use super::view::ModelView;
-use crate::checkpoint::{Checkpoint, TensorReader, TensorSpec, header};
+use crate::checkpoint::folder::{REPORT, SUMS};
+use crate::checkpoint::{Checkpoint, TensorReader, TensorSpec, header, index_json};
+use crate::checksum::{self, Digests};
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName};
 
@@ -19,6 +22,10 @@ pub struct OutputPlan {
     pub(crate) output: ModelView,
     pub(crate) shards: Vec<ShardPlan>,
     pub(crate) identity: Value,
+    /// What the source's own `SHA256SUMS` says, where it has one.
+    pub(crate) source_sums: Digests,
+    /// Digests of the side files that will come out.
+    pub(crate) files: Digests,
 }
 
 /// One output file: its units in order, and where each of their outputs stands.
@@ -52,6 +59,7 @@ impl OutputPlan {
     /// # Errors
     /// What the stages refuse; names that only differ by case; a result that is not a model.
     pub fn new(base: Checkpoint, rewrites: &[&dyn Rewrite]) -> Result<Self> {
+        let source_sums = source_sums(&base)?;
         let mut view = ModelView::of(&base);
         let mut stages: Vec<(Stage, Makers)> = Vec::new();
         let copy = Unchanged;
@@ -70,8 +78,10 @@ impl OutputPlan {
         check_case(&view)?;
         let last = stages.last().map(|(s, _)| s).ok_or_else(|| Error::usage("nothing to do"))?;
         let shards = lay_out(last)?;
-        let identity = identity(&base, &stages, &shards, &view)?;
-        Ok(OutputPlan { base, stages, output: view, shards, identity })
+        let files: Digests =
+            view.files.iter().map(|f| Ok((f.name.clone(), f.content.digest()?))).collect::<Result<_>>()?;
+        let identity = identity(&base, &stages, &shards, (&view, &files));
+        Ok(OutputPlan { base, stages, output: view, shards, identity, source_sums, files })
     }
 
     /// The folder that will come out.
@@ -137,11 +147,14 @@ impl OutputPlan {
 fn check_case(view: &ModelView) -> Result<()> {
     let mut seen: HashMap<String, &str> = HashMap::new();
     let shards = view.tensors.shards().iter().map(FileName::as_str);
-    for name in shards.chain(view.files.iter().map(|f| f.name.as_str())) {
-        if let Some(other) = seen.insert(name.to_lowercase(), name) {
-            return Err(Error::input(format!("files `{other}` and `{name}` differ only by case"))
-                .expected("names that also differ on a disk that is blind to case")
-                .hint("rename one of them in the source folder"));
+    let own = ["config.json", index_json::INDEX, SUMS, REPORT];
+    for name in own.into_iter().chain(shards).chain(view.files.iter().map(|f| f.name.as_str())) {
+        if let Some(other) = seen.insert(name.nfc().collect::<String>().to_lowercase(), name) {
+            return Err(Error::input(format!(
+                "files `{other}` and `{name}` differ only by case or Unicode form"
+            ))
+            .expected("names that also differ on a disk that is blind to both")
+            .hint("rename one of them in the source folder"));
         }
     }
     Ok(())
@@ -185,21 +198,42 @@ fn identity(
     base: &Checkpoint,
     stages: &[(Stage, Makers)],
     shards: &[ShardPlan],
-    view: &ModelView,
-) -> Result<Value> {
+    (view, files): (&ModelView, &Digests),
+) -> Value {
     let shard_input = |s: &crate::checkpoint::ShardFile| json!({"name": s.name, "len": s.stamp.len, "mtime_ns": s.stamp.mtime_ns.to_string(), "header": s.header_digest});
-    let files: Result<Vec<_>> =
-        view.files.iter().map(|f| Ok(json!({"name": f.name, "sha256": f.content.digest()?}))).collect();
     let stage = |(s, _): &(Stage, Makers)| json!({"name": s.name, "options": s.options, "inputs": s.inputs});
     let shard = |s: &ShardPlan| json!({"name": s.name, "bytes": s.bytes, "header": Digest::of(&s.header)});
-    Ok(json!({
+    json!({
         "prep": env!("CARGO_PKG_VERSION"),
         "base": base.shard_files().iter().map(shard_input).collect::<Vec<_>>(),
         "stages": stages.iter().map(stage).collect::<Vec<_>>(),
         "config": Digest::of(view.config.text().as_bytes()),
-        "files": files?,
+        "files": files,
         "shards": shards.iter().map(shard).collect::<Vec<_>>(),
-    }))
+    })
+}
+
+/// Reads what the source says about itself, and holds its side files to it; shards are hashed as they are read.
+fn source_sums(base: &Checkpoint) -> Result<Digests> {
+    if !base.dir().join(SUMS).exists() {
+        return Ok(Digests::new());
+    }
+    let sums = checksum::read_source(base.dir())?;
+    for f in base.files() {
+        check_sum(&sums, &f.name, checksum::of_file(&f.path)?)?;
+    }
+    Ok(sums)
+}
+
+/// Refuses a source file that is not what the source's `SHA256SUMS` says.
+pub(crate) fn check_sum(sums: &Digests, name: &FileName, found: Digest) -> Result<()> {
+    match sums.get(name).filter(|want| **want != found) {
+        None => Ok(()),
+        Some(want) => Err(Error::input(format!("{name} of the source is damaged"))
+            .found(format!("sha256 {found}"))
+            .expected(format!("{want}, as {SUMS} of the source says"))
+            .hint("fetch the source again")),
+    }
 }
 
 /// The stage that changes nothing.

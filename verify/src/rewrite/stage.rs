@@ -241,9 +241,9 @@ pub struct Built {
     pub renumber: Vec<usize>,
 }
 
-/// Rows of one chunk: about 4 MiB, a multiple of `multiple`, at least one multiple.
+/// Rows of one chunk: about 1 MiB, so that what a worker read is still in its cache when it is written, a multiple of `multiple`, at least one multiple.
 pub fn rows_per_chunk(row_bytes: usize, multiple: usize) -> usize {
-    const CHUNK: usize = 4 << 20;
+    const CHUNK: usize = 1 << 20;
     let rows = CHUNK / row_bytes.max(1);
     (rows / multiple).max(1) * multiple
 }

@@ -1,14 +1,22 @@
-//! The output folder: never inside an input, never overwritten unless asked, continued where a run of the
-//! same plan stopped.
-
-use std::path::{Path, PathBuf};
+//! The output folder: never in or around an input, never overwritten unless asked, continued where a run of
+//! the same plan stopped.
+//!
+//! With `--force` the new folder is built beside the old one (`OUT.prep-new`) and exchanged with it in one
+//! step once it is complete; what was replaced is then removed. A kill at any moment leaves the old folder or
+//! the new one in place, whole.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::checkpoint::folder::{REPORT, WORK};
-use crate::error::{Class, Error, Result};
-use crate::names::Shown;
-use crate::write::remove_tree;
+use crate::error::{Error, Result};
+use crate::names::{FileName, Shown};
+use crate::write::{remove_tree, sync_dir, write_file};
+
+/// Marks a folder that was replaced and only waits to be removed.
+const REPLACED: &str = ".prep-replaced";
 
 /// What to do where the output folder is there already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,57 +39,107 @@ impl Target {
     /// Prepares `out` for writing; `inputs` are the folders that are read.
     ///
     /// # Errors
-    /// Exit 2 where `out` is or lies in an input, or holds something else; exit 5 where it cannot be made.
+    /// Exit 2 where `out` is, holds or lies in an input, or holds something else; exit 5 where it cannot be made.
     pub fn prepare(out: &Path, inputs: &[PathBuf], existing: Existing) -> Result<Self> {
-        check_apart(out, inputs)?;
-        let occupied = std::fs::symlink_metadata(out).is_ok() && !continues(out)?;
+        let out = real(out)?;
+        if out.exists() && !out.is_dir() {
+            return Err(Error::usage(format!("{} is a file", Shown::path(&out))).expected("a folder"));
+        }
+        let beside = sibling(&out);
+        check_apart(&out, inputs)?;
+        let occupied = std::fs::symlink_metadata(&out).is_ok() && !continues(&out)?;
         let build = match (occupied, existing) {
-            (false, Existing::Continue) => out.to_path_buf(),
-            (false, Existing::Replace) if !out.exists() => out.to_path_buf(),
-            (_, Existing::Replace) => sibling(out, "prep-new"),
-            (true, Existing::Continue) => return Err(refuse(out)),
+            (false, Existing::Continue) => out.clone(),
+            (false, Existing::Replace) if !out.exists() && !beside.exists() => out.clone(),
+            (_, Existing::Replace) => {
+                check_apart(&beside, inputs)?;
+                clear_leftover(&beside)?;
+                beside
+            }
+            (true, Existing::Continue) => return Err(refuse(&out)),
         };
         let work = build.join(WORK);
         std::fs::create_dir_all(&work).map_err(|e| Error::io("create", &work, &e))?;
-        Ok(Target { build, out: out.to_path_buf() })
+        if let Some(parent) = build.parent() {
+            sync_dir(parent)?;
+        }
+        Ok(Target { build, out })
     }
 
-    /// Removes what an earlier run of another plan left in a folder that `--force` builds in.
+    /// Removes all that another plan left in a folder that `--force` builds in; the lock stays.
     pub fn clear(&self) -> Result<()> {
-        if self.build == self.out {
-            return Ok(());
-        }
-        for entry in std::fs::read_dir(&self.build).map_err(|e| Error::io("read", &self.build, &e))?.flatten()
-        {
-            if entry.file_name() != WORK {
-                std::fs::remove_file(entry.path()).map_err(|e| Error::io("remove", &entry.path(), &e))?;
+        let remove = |path: &Path| -> Result<()> {
+            match path.is_dir() && !path.is_symlink() {
+                true => remove_tree(path),
+                false => std::fs::remove_file(path).map_err(|e| Error::io("remove", path, &e)),
+            }
+        };
+        for dir in [self.build.clone(), self.build.join(WORK)] {
+            for entry in std::fs::read_dir(&dir).map_err(|e| Error::io("read", &dir, &e))?.flatten() {
+                let name = entry.file_name();
+                if name != WORK && !name.to_string_lossy().starts_with("lock") {
+                    remove(&entry.path())?;
+                }
             }
         }
-        let journal = self.build.join(WORK).join("journal.jsonl");
-        match std::fs::remove_file(&journal) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", &journal, &e)),
-            _ => Ok(()),
-        }
+        Ok(())
+    }
+
+    /// The folder that will be replaced, where another run may be working in it.
+    pub fn busy(&self) -> Option<PathBuf> {
+        let work = self.out.join(WORK);
+        (self.replaces() && work.is_dir()).then_some(work)
     }
 
     pub fn replaces(&self) -> bool {
         self.build != self.out
     }
 
-    /// Ends the run: drops the journal and, where built beside it, swaps the new folder in.
+    /// Ends the run: swaps the new folder in where it was built beside, then drops the journal.
     pub fn complete(self) -> Result<PathBuf> {
-        remove_tree(&self.build.join(WORK))?;
         if self.replaces() {
-            let old = sibling(&self.out, "prep-old");
-            remove_tree(&old)?;
+            let io = |e: std::io::Error| Error::io("replace", &self.out, &e);
             if self.out.exists() {
-                std::fs::rename(&self.out, &old).map_err(|e| Error::io("write", &self.out, &e))?;
+                write_file(&self.out, &FileName::parse(REPLACED)?, b"")?;
+                renameat_with(CWD, &self.build, CWD, &self.out, RenameFlags::EXCHANGE)
+                    .map_err(|e| io(e.into()))?;
+            } else {
+                std::fs::rename(&self.build, &self.out).map_err(io)?;
             }
-            std::fs::rename(&self.build, &self.out).map_err(|e| Error::io("write", &self.out, &e))?;
-            remove_tree(&old)?;
+            if let Some(parent) = self.out.parent() {
+                sync_dir(parent)?;
+            }
+            remove_tree(&self.build)?;
         }
+        remove_tree(&self.out.join(WORK))?;
         Ok(self.out)
     }
+}
+
+/// `out` as an absolute path, a link to a folder resolved.
+fn real(out: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(out).map_err(|e| Error::io("write", out, &e))?;
+    let here =
+        absolute.components().any(|c| c == std::path::Component::ParentDir) || absolute.file_name().is_none();
+    let resolved = match std::fs::canonicalize(&absolute) {
+        Ok(path) => path,
+        Err(_) if absolute.is_symlink() => {
+            return Err(Error::usage(format!("{} is a link to nothing", Shown::path(out)))
+                .hint("remove the link, or name the folder itself"));
+        }
+        Err(_) if here => parent_real(&absolute)?,
+        Err(_) => absolute,
+    };
+    match resolved.file_name() {
+        Some(_) => Ok(resolved),
+        None => Err(Error::usage(format!("{} cannot be an output folder", Shown::path(out)))),
+    }
+}
+
+fn parent_real(path: &Path) -> Result<PathBuf> {
+    let existing = path.ancestors().find(|a| a.exists()).unwrap_or(path);
+    let real = std::fs::canonicalize(existing).map_err(|e| Error::io("read", existing, &e))?;
+    Ok(path.strip_prefix(existing).map_or(real.clone(), |rest| real.join(rest)))
 }
 
 /// True for a missing or empty folder and for an unfinished run.
@@ -91,12 +149,27 @@ fn continues(out: &Path) -> Result<bool> {
     }
     let mut entries = std::fs::read_dir(out).map_err(|e| Error::io("read", out, &e))?;
     let only_work = entries.all(|e| e.is_ok_and(|e| e.file_name() == WORK));
-    Ok(only_work || (has_journal(&out.join(WORK)) && !out.join(REPORT).exists()))
+    Ok(only_work || (has_journal(out) && !out.join(REPORT).exists()))
 }
 
-fn has_journal(work: &Path) -> bool {
-    let entries = std::fs::read_dir(work).into_iter().flatten().flatten();
+fn has_journal(dir: &Path) -> bool {
+    let entries = std::fs::read_dir(dir.join(WORK)).into_iter().flatten().flatten();
     entries.into_iter().any(|e| e.file_name().to_string_lossy().starts_with("journal"))
+}
+
+/// A folder at the name that we build under is ours where it has a journal, or was replaced before.
+fn clear_leftover(beside: &Path) -> Result<()> {
+    let is_ours = has_journal(beside) || continues(beside)?;
+    if beside.join(REPLACED).exists() {
+        return remove_tree(beside);
+    }
+    match is_ours || !beside.exists() {
+        true => Ok(()),
+        false => Err(Error::usage(format!("{} is in the way", Shown::path(beside)))
+            .found("a folder that prep did not make")
+            .expected("nothing there: --force builds the new folder under this name")
+            .hint("move it, or choose another --out")),
+    }
 }
 
 fn refuse(out: &Path) -> Error {
@@ -107,26 +180,30 @@ fn refuse(out: &Path) -> Error {
         .hint("choose another --out, or add --force to replace it once the new one is complete")
 }
 
-fn sibling(out: &Path, ending: &str) -> PathBuf {
+fn sibling(out: &Path) -> PathBuf {
     let name = out.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    out.with_file_name(format!("{name}.{ending}"))
+    out.with_file_name(format!("{name}.prep-new"))
 }
 
-/// Compares by device and inode, so that links cannot lead an output into an input.
+/// Compares by device and inode, so that links cannot lead an output into, or around, an input.
 fn check_apart(out: &Path, inputs: &[PathBuf]) -> Result<()> {
-    let absolute = std::path::absolute(out).map_err(|e| Error::io("write", out, &e))?;
-    if absolute.file_name().is_none() {
-        return Err(Error::new(Class::Usage, format!("{} cannot be an output folder", Shown::path(out))));
-    }
     let id = |p: &Path| std::fs::metadata(p).ok().map(|m| (m.dev(), m.ino()));
-    let inputs: Vec<_> = inputs.iter().filter_map(|p| id(p)).collect();
+    let inputs: Vec<PathBuf> = inputs.iter().filter_map(|p| std::fs::canonicalize(p).ok()).collect();
     // A path that does not exist yet is judged by the real folder it will be made in.
-    let existing = absolute.ancestors().find(|a| a.exists()).unwrap_or(&absolute);
+    let existing = out.ancestors().find(|a| a.exists()).unwrap_or(out);
     let real = std::fs::canonicalize(existing).map_err(|e| Error::io("read", existing, &e))?;
-    if real.ancestors().filter_map(id).any(|a| inputs.contains(&a)) {
-        return Err(Error::usage(format!("the output {} is, or lies in, an input folder", Shown::path(out)))
-            .expected("a folder outside all inputs")
-            .hint("inputs are never changed: choose another --out"));
+    let refuse = |what: &str| {
+        Err(Error::usage(format!("the output {} {what} an input folder", Shown::path(out)))
+            .expected("a folder apart from all inputs")
+            .hint("inputs are never changed: choose another --out"))
+    };
+    for input in &inputs {
+        if real.ancestors().filter_map(id).any(|a| Some(a) == id(input)) {
+            return refuse("is, or lies in,");
+        }
+        if out.exists() && input.ancestors().filter_map(id).any(|a| Some(a) == id(out)) {
+            return refuse("holds");
+        }
     }
     Ok(())
 }
@@ -134,21 +211,35 @@ fn check_apart(out: &Path, inputs: &[PathBuf]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Class;
 
     #[test]
-    fn output_inside_an_input_is_refused_also_through_a_link() {
+    fn output_in_or_around_an_input_is_refused_also_through_a_link() {
         let dir = tempfile::tempdir().unwrap();
-        let input = dir.path().join("in");
-        std::fs::create_dir(&input).unwrap();
+        let input = dir.path().join("all/in");
+        std::fs::create_dir_all(&input).unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&input, &link).unwrap();
-        for out in [input.clone(), input.join("a/b"), link.clone(), link.join("x")] {
-            assert!(
-                Target::prepare(&out, std::slice::from_ref(&input), Existing::Replace).is_err(),
-                "{out:?}"
-            );
+        for out in [input.clone(), input.join("a/b"), link.clone(), link.join("x"), dir.path().join("all")] {
+            let e = Target::prepare(&out, std::slice::from_ref(&input), Existing::Replace).unwrap_err();
+            assert_eq!(e.class(), Class::Usage, "{out:?}");
         }
         assert!(Target::prepare(&dir.path().join("out"), &[input], Existing::Continue).is_ok());
+    }
+
+    #[test]
+    fn input_at_the_name_that_force_builds_under_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, beside) = (dir.path().join("out"), dir.path().join("out.prep-new"));
+        for d in [&out, &beside] {
+            std::fs::create_dir(d).unwrap();
+            std::fs::write(d.join("mine.txt"), "x").unwrap();
+        }
+        for inputs in [vec![beside.clone()], vec![]] {
+            let e = Target::prepare(&out, &inputs, Existing::Replace).unwrap_err();
+            assert_eq!(e.class(), Class::Usage);
+            assert!(beside.join("mine.txt").exists());
+        }
     }
 
     #[test]
@@ -161,6 +252,31 @@ mod tests {
         let t = Target::prepare(&out, &[], Existing::Replace).unwrap();
         assert_eq!(std::fs::read(out.join("mine.txt")).unwrap(), b"x");
         t.complete().unwrap();
-        assert!(!out.join("mine.txt").exists() && !dir.path().join("out.prep-old").exists());
+        assert!(!out.join("mine.txt").exists() && !dir.path().join("out.prep-new").exists());
+    }
+
+    #[test]
+    fn what_a_killed_swap_left_is_cleared_by_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, beside) = (dir.path().join("out"), dir.path().join("out.prep-new"));
+        for d in [&out, &beside] {
+            std::fs::create_dir(d).unwrap();
+            std::fs::write(d.join("old.txt"), "x").unwrap();
+        }
+        std::fs::write(beside.join(REPLACED), "").unwrap();
+        let t = Target::prepare(&out, &[], Existing::Replace).unwrap();
+        assert!(!beside.join("old.txt").exists() && out.join("old.txt").exists());
+        t.complete().unwrap();
+        assert!(!beside.exists() && !out.join("old.txt").exists());
+    }
+
+    #[test]
+    fn link_to_nothing_and_the_root_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path().join("gone"), &link).unwrap();
+        for out in [link.as_path(), Path::new("/")] {
+            assert_eq!(Target::prepare(out, &[], Existing::Replace).unwrap_err().class(), Class::Usage);
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::names::FileName;
 pub fn write_file(dir: &Path, name: &FileName, bytes: &[u8]) -> Result<()> {
     let part = part_path(dir, name);
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&part)?;
+        let mut file = create_part(&part)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&part, dir.join(name))
@@ -50,6 +50,15 @@ pub fn remove_tree(dir: &Path) -> Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", dir, &e)),
         _ => Ok(()),
     }
+}
+
+/// A new file at `part`. What lies there is removed, never opened: it could be a link to another file, or a pipe.
+pub(crate) fn create_part(part: &Path) -> std::io::Result<File> {
+    match std::fs::remove_file(part) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o644).open(part)
 }
 
 pub(crate) fn part_path(dir: &Path, name: &FileName) -> PathBuf {

@@ -53,10 +53,15 @@ impl<'a> Lexer<'a> {
     }
 
     fn marker_at(&self, rest: &[u8]) -> Option<(Mark, usize)> {
+        let second = rest.get(1);
         self.by_first[usize::from(rest[0])]
             .iter()
-            .find(|(_, spelling)| rest.starts_with(spelling.as_bytes()))
-            .map(|(mark, spelling)| (*mark, spelling.len()))
+            .map(|(mark, spelling)| (*mark, spelling.as_bytes()))
+            // The second byte rules out nearly all before they are compared.
+            .find(|(_, spelling)| {
+                (spelling.len() == 1 || spelling.get(1) == second) && rest.starts_with(spelling)
+            })
+            .map(|(mark, spelling)| (mark, spelling.len()))
     }
 }
 

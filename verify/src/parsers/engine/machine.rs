@@ -1,6 +1,7 @@
 //! Runs a grammar over text.
 
 use super::lexer::{Lexer, Piece};
+use super::streamed::Content;
 use super::{Blank, Body, Event, Grammar, Mark, Naming, State, Think, accepts};
 use crate::parsers::Context;
 use crate::parsers::python::space;
@@ -11,7 +12,7 @@ pub struct Slot {
     pub name: String,
     pub body: String,
     /// Whether a client would have been told of the call.
-    announced: bool,
+    pub announced: bool,
 }
 
 /// What the tool grammar's rules are used for.
@@ -34,6 +35,8 @@ pub struct Machine<'a> {
     before: String,
     after: String,
     saw_call: bool,
+    /// The content as it is streamed.
+    pub streamed: Content,
     array: Array,
 }
 
@@ -61,6 +64,7 @@ impl<'a> Machine<'a> {
             before: String::new(),
             after: String::new(),
             saw_call: false,
+            streamed: Content::default(),
             array: Array::default(),
         }
     }
@@ -139,8 +143,11 @@ impl<'a> Machine<'a> {
 
     fn text(&mut self, text: &str) {
         match self.state {
-            State::Content if self.saw_call => self.after.push_str(text),
-            State::Content => self.before.push_str(text),
+            State::Content => {
+                self.streamed.text(text, self.saw_call, self.grammar.blank);
+                let content = if self.saw_call { &mut self.after } else { &mut self.before };
+                content.push_str(text);
+            }
             State::Reasoning => self.reasoning.push_str(text),
             State::Preamble | State::Between => {}
             State::Name => {
@@ -155,6 +162,7 @@ impl<'a> Machine<'a> {
 
     fn start_call(&mut self) {
         self.saw_call = true;
+        self.streamed.call(self.grammar.blank);
         self.slots.push(Slot::default());
     }
 

@@ -5,11 +5,15 @@
 
 mod lexer;
 mod machine;
+mod parameters;
+mod streamed;
 
 use std::collections::HashMap;
 
-use super::python::{Json, json, space};
+use super::python::{Dict, Json, json, space};
 use super::{Context, Parsed, Reasoned, ToolCall, schema};
+pub use parameters::{Form, Parameter};
+
 use machine::{Machine, Slot};
 
 /// Where the machine is.
@@ -76,9 +80,18 @@ pub enum Body {
     Array,
 }
 
-/// Turns an argument body into the argument string; `None` where it fails, which leaves the body to be read as a JSON
-/// object with `name` and `arguments`, or passed on as it is.
-pub type Convert = fn(body: &str, name: &str, context: &Context) -> Option<String>;
+/// How an argument body becomes the argument string.
+#[derive(Clone, Copy)]
+pub enum Arguments {
+    /// Named parameters, from which the second function makes the string.
+    Parameters(fn(&str) -> Vec<Parameter<'_>>, fn(Dict, name: &str, context: &Context) -> String),
+    /// Anything else; `None` where it cannot be read. Streamed once it is whole.
+    Whole(fn(&str, name: &str, context: &Context) -> Option<String>),
+    /// As `Whole`, but streamed as it is written, and only converted by the schema at its end.
+    AsWritten(fn(&str) -> Option<String>),
+    /// As `Whole`, but streamed as the model writes it, and neither cut nor converted by the schema.
+    Raw(fn(&str) -> String),
+}
 
 /// How the text of the name state becomes a name.
 #[derive(Clone, Copy)]
@@ -105,7 +118,7 @@ pub struct Grammar {
     /// What argument bodies are.
     pub body: Body,
     /// How they are read.
-    pub convert: Convert,
+    pub arguments: Arguments,
     /// How names are read.
     pub naming: Naming,
     /// Special tokens that are neither markers nor deleted.
@@ -129,6 +142,15 @@ pub enum Blank {
     Kept,
 }
 
+/// How the client asked for the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// In one piece.
+    Whole,
+    /// As deltas; what counts is what a client puts together from them.
+    Streamed,
+}
+
 /// Whether markers of reasoning are markers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Think {
@@ -139,10 +161,14 @@ pub enum Think {
 }
 
 /// What the server answers for `text`, reasoning already taken off.
-pub fn parse(text: &str, context: &Context, grammar: &Grammar) -> Parsed {
+pub fn parse(text: &str, context: &Context, delivery: Delivery, grammar: &Grammar) -> Parsed {
     let think = if context.reasoned == Reasoned::No { Think::Text } else { Think::Markers };
     let mut machine = Machine::new(grammar, context, think);
     machine.run(text);
+    if delivery == Delivery::Streamed {
+        let calls = machine.slots.iter().filter_map(|slot| sent(slot, grammar, context)).collect();
+        return Parsed::called(&machine.streamed.end(), calls);
+    }
     let calls = report(&machine.slots, grammar, context);
     let content = machine.content();
     let content = match grammar.blank {
@@ -177,7 +203,7 @@ fn report(slots: &[Slot], grammar: &Grammar, context: &Context) -> Vec<ToolCall>
             name_and_arguments(&slot.body)
         } else {
             let owner = owners.get(slot.body.as_str()).copied().unwrap_or_default();
-            let converted = (grammar.convert)(&slot.body, owner, context);
+            let converted = converted(&slot.body, owner, grammar, context);
             (name.to_owned(), converted.unwrap_or_else(|| name_and_arguments(&slot.body).1))
         };
         if accepts(&name, grammar, context) {
@@ -186,6 +212,40 @@ fn report(slots: &[Slot], grammar: &Grammar, context: &Context) -> Vec<ToolCall>
         }
     }
     calls
+}
+
+/// The argument string of a whole body, before conversion by the schema.
+fn converted(body: &str, name: &str, grammar: &Grammar, context: &Context) -> Option<String> {
+    match grammar.arguments {
+        Arguments::Parameters(read, write) => Some(write(parameters::whole(&read(body)), name, context)),
+        Arguments::Whole(read) => read(body, name, context),
+        Arguments::AsWritten(read) => read(body),
+        Arguments::Raw(read) => Some(read(body)),
+    }
+}
+
+/// The call as a client puts it together from deltas, if it has been told of it.
+fn sent(slot: &Slot, grammar: &Grammar, context: &Context) -> Option<ToolCall> {
+    if !slot.announced {
+        return None;
+    }
+    let name = &slot.name;
+    let convert = |text| schema::convert_arguments(text, name, context);
+    let stages = match grammar.arguments {
+        Arguments::Parameters(read, write) => parameters::stages(&read(&slot.body))
+            .into_iter()
+            .map(|dict| convert(write(dict, name, context)))
+            .collect(),
+        Arguments::AsWritten(read) => {
+            let mut text = read(&slot.body).unwrap_or_default();
+            text.pop();
+            vec![text]
+        }
+        Arguments::Whole(_) => Vec::new(),
+        Arguments::Raw(_) => return Some(ToolCall { name: name.clone(), arguments: slot.body.clone() }),
+    };
+    let end = converted(&slot.body, name, grammar, context).map(convert).unwrap_or_default();
+    Some(ToolCall { name: name.clone(), arguments: streamed::arguments(&stages, &end, name, context) })
 }
 
 /// Whether a call of this name is reported.

@@ -10,6 +10,7 @@ pub mod number;
 pub mod partial_json;
 mod source;
 pub mod space;
+pub mod syntax;
 
 pub use dict::Dict;
 pub use json::Json;

@@ -46,11 +46,11 @@ fn any(text: &str, at: usize, level: Level) -> Option<Part> {
     match rest.bytes().next() {
         None => Some(Part::Nothing),
         Some(b'"') => Some(string(text, at)),
-        Some(b'0'..=b'9') => Some(number(text, at, level)),
+        Some(b'0'..=b'9') => number(text, at, level),
         Some(b'[') => list(text, at, level),
         Some(b'{') => object(text, at, level),
         Some(b'-') if rest.len() == 1 => Some(Part::Nothing),
-        Some(b'-') if !rest.starts_with("-I") => Some(number(text, at, level)),
+        Some(b'-') if !rest.starts_with("-I") => number(text, at, level),
         Some(_) => ["null", "true", "false", "Infinity", "-Infinity", "NaN"].iter().find_map(|word| {
             if rest.starts_with(word) {
                 return Some(Part::Whole(at + word.len()));
@@ -83,13 +83,16 @@ fn string(text: &str, start: usize) -> Part {
     Part::Cut(end.unwrap_or(bytes.len()), "\"".into())
 }
 
-fn number(text: &str, start: usize, level: Level) -> Part {
+fn number(text: &str, start: usize, level: Level) -> Option<Part> {
     let rest = &text[start..];
     let part = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E');
     let length = 1 + rest[1..].find(|c| !part(c)).unwrap_or(rest.len() - 1);
     let sound = rest[..length].trim_end_matches(['.', '-', '+', 'e', 'E']).len();
-    let cut = sound < length || (length == rest.len() && level.depth > 0);
-    if cut { Part::Cut(start + sound, String::new()) } else { Part::Whole(start + length) }
+    let at_end = length == rest.len();
+    if at_end && (sound < length || level.depth > 0) {
+        return Some(Part::Cut(start + sound, String::new()));
+    }
+    (sound == length).then_some(Part::Whole(start + length))
 }
 
 fn list(text: &str, start: usize, level: Level) -> Option<Part> {
@@ -169,7 +172,7 @@ mod tests {
         ] {
             assert_eq!(loads(text).map(|value| value.dump()).as_deref(), Some(wanted), "{text}");
         }
-        for text in ["", "x", "[1 2", "{a", "[}"] {
+        for text in ["", "x", "[1., 2", "[1 2", "{a", "[}"] {
             assert_eq!(loads(text), None, "{text}");
         }
         assert_eq!(loads(&"[".repeat(100_000)), None);
