@@ -1,5 +1,7 @@
 //! End-to-end tests: the built binary, real folders, exit codes and bytes.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 mod checksum;

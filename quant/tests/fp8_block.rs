@@ -1,5 +1,7 @@
 //! The block format against references, and its rules on checkpoints made here.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! The compressed-tensors formats, and starting from a checkpoint that is FP8 already.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use quant::{Activations, Fp8, Pattern, Scheme};

@@ -1,5 +1,7 @@
 //! The loader's view: what `quant` writes has no fault, and each fault is found and told.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use quant::{Fp8, Scheme};

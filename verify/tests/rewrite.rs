@@ -1,5 +1,7 @@
 //! The rewrite engine with two small stages of its own: one that changes numbers, one that splits tensors.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
