@@ -200,3 +200,27 @@ fn new_files_are_readable_by_all_but_what_the_umask_hides() {
     assert!(status.unwrap().success());
     assert_eq!(mode(out.join("model.safetensors")), 0o640);
 }
+
+#[test]
+fn inputs_are_hashed_where_it_is_cheap_comparable_or_asked_for() {
+    let dir = Dir::new();
+    let sha = |out: &std::path::Path| {
+        let text = std::fs::read_to_string(out.join("prep-report.json")).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(report["inputs"][0]["header_sha256"].is_string());
+        report["inputs"][0]["sha256"].clone()
+    };
+    assert!(sha(tiny_merged()).is_string(), "small");
+    let big = crate::support::big_model(&dir, 540 << 20);
+    let (plain, asked, listed) = (dir.join("plain"), dir.join("asked"), dir.join("listed"));
+    prep(args!["quantize", big, "--out", plain, "--fp8"]).succeeds();
+    assert!(sha(&plain).is_null());
+    prep(args!["quantize", big, "--out", asked, "--fp8", "--hash-inputs"]).succeeds();
+    let digest = sha(&asked);
+    assert!(digest.is_string());
+    let sums = format!("{}  model.safetensors\n", digest.as_str().unwrap());
+    std::fs::write(big.join("SHA256SUMS"), sums).unwrap();
+    prep(args!["quantize", big, "--out", listed, "--fp8"]).succeeds();
+    assert_eq!(sha(&listed), digest);
+    assert!(files(&plain) == files(&listed));
+}

@@ -43,6 +43,9 @@ pub struct Global {
     /// Replace what is there already: an output folder once the new one is complete, or SHA256SUMS
     #[arg(long, global = true)]
     pub force: bool,
+    /// Put the sha256 of every input shard into the report, however large (it takes as long as the rewrite)
+    #[arg(long, global = true)]
+    pub hash_inputs: bool,
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32))]
     pub lock_wait: u32,
@@ -66,6 +69,7 @@ impl Global {
             lock_wait: Duration::from_secs(self.lock_wait.into()),
             inputs,
             command: crate::commands::command_line(),
+            hash_inputs: self.hash_inputs,
             remember: None,
         }
     }

@@ -52,8 +52,11 @@ pub struct Report {
 pub struct FileLine {
     /// Name, without any path of the machine.
     pub name: String,
-    /// sha256.
-    pub sha256: Digest,
+    /// sha256; of large inputs only where it was asked for or can be compared.
+    pub sha256: Option<Digest>,
+    /// sha256 of the header of an input shard: names, dtypes, shapes and their places.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header_sha256: Option<Digest>,
     /// Length in bytes.
     pub len: u64,
     /// Where it comes from or what it is for.
@@ -63,7 +66,13 @@ pub struct FileLine {
 impl FileLine {
     /// A line.
     pub fn new(name: &str, sha256: Digest, len: u64, origin: &str) -> Self {
-        FileLine { name: name.to_string(), sha256, len, origin: origin.to_string() }
+        FileLine {
+            name: name.to_string(),
+            sha256: Some(sha256),
+            header_sha256: None,
+            len,
+            origin: origin.to_string(),
+        }
     }
 }
 
@@ -148,7 +157,7 @@ pub fn write_sums(dir: &Path, digests: &checksum::Digests, origin: &str) -> Resu
         let path = dir.join(name);
         let len = std::fs::metadata(&path).map_err(|e| Error::io("read", &path, &e))?.len();
         match report.outputs.iter_mut().find(|f| f.name == name.as_str()) {
-            Some(line) if line.sha256 == *digest => {}
+            Some(line) if line.sha256 == Some(*digest) => {}
             Some(line) => *line = FileLine::new(name.as_str(), *digest, len, origin),
             None => report.outputs.push(FileLine::new(name.as_str(), *digest, len, origin)),
         }

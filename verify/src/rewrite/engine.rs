@@ -94,6 +94,8 @@ pub struct Options {
     pub inputs: Vec<PathBuf>,
     /// The command as it was given, for the report.
     pub command: String,
+    /// Hash every input shard for the report, however large.
+    pub hash_inputs: bool,
     /// What a part leaves in [`COMMAND`], so that the folder can be assembled without repeating options.
     pub remember: Option<Vec<u8>>,
 }
@@ -110,6 +112,7 @@ impl Default for Options {
             lock_wait: Duration::ZERO,
             inputs: Vec::new(),
             command: String::new(),
+            hash_inputs: false,
             remember: None,
         }
     }
@@ -183,7 +186,8 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     let inputs = std::thread::scope(|scope| {
         // Parts read only a slice: the run that completes the folder hashes the whole input.
         let until = Until { progress, failed: &failed };
-        let hashing = part.is_none().then(|| scope.spawn(move || hash_inputs(plan, &until)));
+        let hashing = (part.is_none() && must_hash(plan, options))
+            .then(|| scope.spawn(move || hash_inputs(plan, &until)));
         let written = write_shards(plan, &todo, &target.build, options.threads, &mut journal, progress);
         failed.store(written.is_err(), Ordering::Relaxed);
         written?;
@@ -209,7 +213,7 @@ fn finished_before(plan: &OutputPlan, out: &Path) -> Result<Option<Report>> {
     let right = |f: &FileLine| {
         let path = out.join(&f.name);
         let length = std::fs::metadata(&path).is_ok_and(|m| m.len() == f.len);
-        length && (shard(&f.name) || checksum::of_file(&path).is_ok_and(|d| d == f.sha256))
+        length && (shard(&f.name) || checksum::of_file(&path).is_ok_and(|d| Some(d) == f.sha256))
     };
     let whole = |r: &Report| {
         r.plan_sha256 == plan.digest().to_string() && r.sums_sha256.is_some() && r.outputs.iter().all(right)
@@ -310,6 +314,15 @@ fn check_space(plan: &OutputPlan, todo: &[usize], out: &Path) -> Result<()> {
 
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1u32 << 30)
+}
+
+/// Inputs up to this size are hashed without being asked.
+const SMALL_INPUT: u64 = 512 << 20;
+
+/// Hashing an input costs as much as rewriting it: done where the digest can be compared, where it is asked for,
+/// and where it is cheap. Headers, lengths and times of all shards are part of the plan in any case.
+fn must_hash(plan: &OutputPlan, options: &Options) -> bool {
+    options.hash_inputs || !plan.source_sums.is_empty() || plan.base_bytes() <= SMALL_INPUT
 }
 
 /// Stops with the run: a disk that is full must not wait for the rest of the input to be hashed.

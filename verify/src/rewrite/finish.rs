@@ -10,7 +10,7 @@ use super::journal::ShardLine;
 use super::plan::{OutputPlan, check_sum};
 use super::stage::Note;
 use crate::checkpoint::folder::{REPORT, SUMS};
-use crate::checkpoint::index_json;
+use crate::checkpoint::{ShardFile, index_json};
 use crate::checksum::{self, Digests};
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName};
@@ -27,11 +27,14 @@ pub(crate) fn report(
     inputs.iter().try_for_each(|(name, digest)| check_sum(&plan.source_sums, name, *digest))?;
     let mut report = Report::new(&options.command);
     report.plan_sha256 = plan.digest().to_string();
-    report.inputs = inputs
-        .iter()
-        .zip(plan.base.shard_files())
-        .map(|((name, digest), s)| FileLine::new(name.as_str(), *digest, s.stamp.len, "base"))
-        .collect();
+    let shard = |s: &ShardFile| FileLine {
+        name: s.name.to_string(),
+        sha256: inputs.iter().find(|(name, _)| *name == s.name).map(|(_, digest)| *digest),
+        header_sha256: Some(s.header_digest),
+        len: s.stamp.len,
+        origin: "base".to_string(),
+    };
+    report.inputs = plan.base.shard_files().iter().map(shard).collect();
     for (at, (stage, _)) in plan.stages.iter().enumerate() {
         let mut details = match options.which {
             Which::All | Which::Finish => stage.work.conclude(&notes_of(at, done))?,

@@ -44,7 +44,7 @@ impl Hasher {
 }
 
 /// Bytes after which what was written so far is sent to the disk, beside the writing.
-const FLUSH_EVERY: u64 = 128 << 20;
+const FLUSH_EVERY: u64 = 32 << 20;
 
 /// Syncs the file now and then on a thread of its own, so that the sync at the end finds little to do.
 #[derive(Debug)]
