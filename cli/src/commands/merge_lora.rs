@@ -19,10 +19,10 @@ pub fn run(args: &Args, global: &Global, output: &Output) -> Result<u8> {
     whole(&job, args.dry_run, &next, global, output)
 }
 
-/// `DIR`, or `DIR=WEIGHT` where what follows the last `=` is a number and `DIR=WEIGHT` is no folder itself.
+/// `DIR`, or `DIR=WEIGHT` (`DIR@WEIGHT` means the same) where the whole is no folder itself.
 fn parse(text: &str) -> Result<(PathBuf, f64)> {
     let whole = PathBuf::from(text);
-    let Some((dir, weight)) = text.rsplit_once('=').filter(|_| !whole.is_dir()) else {
+    let Some((dir, weight)) = text.rsplit_once(['=', '@']).filter(|_| !whole.is_dir()) else {
         return Ok((whole, 1.0));
     };
     match weight.parse::<f64>() {
@@ -40,6 +40,7 @@ mod tests {
     fn weight_follows_the_last_equals_sign() {
         assert_eq!(parse("a").unwrap(), ("a".into(), 1.0));
         assert_eq!(parse("a=b=0.5").unwrap(), ("a=b".into(), 0.5));
+        assert_eq!(parse("a@-2").unwrap(), ("a".into(), -2.0));
         assert!(parse("a=x").is_err() && parse("a=inf").is_err());
     }
 }
