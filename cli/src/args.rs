@@ -9,14 +9,12 @@ use verify::rewrite::{Part, Which};
 /// Prepare open-weight LLMs for vLLM and SGLang: merge, quantize, template, checksum, verify.
 #[derive(Debug, Parser)]
 #[command(name = "prep", version, propagate_version = true, max_term_width = 100)]
-#[command(
-    after_help = "Exit codes: 0 done, 1 a check failed, 2 usage, 3 input broken or refused, 4 network, \
-5 disk, 6 GPU, 75 locked, 130 interrupted.
+#[command(after_help = "Exit codes: 0 done, 1 a check failed, 2 usage, 3 input broken or refused, 5 disk, \
+75 locked, 130 interrupted.
 
 Examples:
   prep run recipes/tiny.toml --out OUT
-  prep verify OUT --parser qwen3_coder"
-)]
+  prep verify OUT --parser qwen3_coder")]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -106,7 +104,15 @@ pub enum Command {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   prep run recipes/tiny.toml --out OUT
-  prep run recipes/tiny.toml --out OUT --set quantize.scheme=channel --dry-run")]
+  prep run recipes/tiny.toml --out OUT --set quantize.scheme=channel --dry-run
+
+Keys of a recipe (paths are relative to it):
+  base = \"DIR\"                 out = \"DIR\"
+  [[adapter]]   path = \"DIR\"   weight = 1.0
+  [quantize]    format = \"fp8\" scheme = \"block\"   ignore = [\"model.layers.0.*\"]
+  [template]    from = \"FILE or DIR\"
+  [verify]      parser = \"NAME\"  reasoning_parser = \"NAME\"  suite = \"FILE\"  min_score = 60
+                max_new = 256    report = [\"FILE.html\"]")]
 pub struct Run {
     /// The recipe
     #[arg(value_name = "RECIPE.toml")]
@@ -334,7 +340,7 @@ pub struct Verify {
     /// Cases to run [default: the built-in 24]
     #[arg(long, value_name = "FILE")]
     pub suite: Option<PathBuf>,
-    /// Fail below this score
+    /// Fail below this score (the built-in suite gives at most 72)
     #[arg(long, value_name = "N")]
     pub min_score: Option<u32>,
     /// The reasoning parser that the server will use, for models that think
@@ -373,6 +379,7 @@ pub struct Parse {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   prep generate MODEL --prompt 'Once upon a time' --max-new 40
+  prep generate MODEL --messages chat.json --tools tools.json
   prep generate MODEL --tokens prompts.json --max-new 16 --ignore-eos --logits logits.safetensors")]
 pub struct Generate {
     /// Folder of the model
@@ -421,7 +428,7 @@ pub struct GenerateInput {
     /// Plain text, no template
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// A conversation for the chat template: a JSON list of messages
+    /// A conversation for the chat template: a JSON list of messages, or an object with `messages` and `tools`
     #[arg(long, value_name = "FILE")]
     pub messages: Option<PathBuf>,
     /// Token ids: a JSON list of lists

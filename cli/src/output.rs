@@ -53,6 +53,11 @@ impl Output {
         write_stdout(text.as_bytes());
     }
 
+    /// For commands whose stdout is JSON lines already: nothing more is printed.
+    pub fn lines_are_the_result(&self) {
+        self.ended.set(true);
+    }
+
     /// A remark on stderr, silenced by `--quiet`.
     pub fn remark(&self, text: &str) {
         if !self.quiet {

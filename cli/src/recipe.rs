@@ -109,7 +109,7 @@ impl Recipe {
         let wrong = |e: String| {
             Error::usage(format!("{} is not a recipe", Shown::path(path)))
                 .found(e.trim().to_string())
-                .hint("recipes/tiny.toml shows every key")
+                .hint("`prep run --help` lists every key")
         };
         let mut table: toml::Table = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
         for change in changes {

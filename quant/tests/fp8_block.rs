@@ -147,7 +147,7 @@ fn parallel_sizes_that_cut_blocks_are_told() {
     let made = rewrite(&fixture("qwen3_moe/source"), &[&Fp8::default()], 2).unwrap();
     let sizes = made.report.stages[0].decisions.iter().find(|d| d.what.contains("tensor-parallel")).unwrap();
     assert_eq!(sizes.choice, "1");
-    assert!(made.report.warnings.iter().any(|w| w.contains("tensor-parallel sizes 1 only")));
+    assert!(made.report.warnings.iter().any(|w| w.contains("only tensor-parallel size 1")));
 }
 
 #[test]

@@ -108,7 +108,20 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// Exit 3 where a prompt is empty or does not fit the context; and the backend's errors.
     pub fn complete(&self, requests: &[Request], progress: &dyn Progress) -> Result<Vec<Completion>> {
-        complete(&self.model, self.sampling, self.memory, requests, progress)
+        self.complete_telling(requests, progress, &mut |_, _| Ok(()))
+    }
+
+    /// As [`Self::complete`]; `tell` is given the number of the request and each new token as it comes.
+    ///
+    /// # Errors
+    /// As there, and what `tell` returns.
+    pub fn complete_telling(
+        &self,
+        requests: &[Request],
+        progress: &dyn Progress,
+        tell: &mut Tell<'_>,
+    ) -> Result<Vec<Completion>> {
+        complete(&self.model, (self.sampling, self.memory), requests, progress, tell)
     }
 }
 
@@ -150,16 +163,19 @@ struct Running<'a, B: Backend> {
     first_token: Duration,
 }
 
-/// [`Engine::complete`] without a tokenizer.
+/// Takes the number of a request and its next token.
+pub type Tell<'a> = dyn FnMut(usize, u32) -> Result<()> + 'a;
+
+/// [`Engine::complete_telling`] without a tokenizer.
 ///
 /// # Errors
 /// As there.
 pub fn complete<B: Backend>(
     model: &Model<B>,
-    sampling: Sampling,
-    memory: u64,
+    (sampling, memory): (Sampling, u64),
     requests: &[Request],
     progress: &dyn Progress,
+    tell: &mut Tell<'_>,
 ) -> Result<Vec<Completion>> {
     requests.iter().enumerate().try_for_each(|(n, r)| check(n, r, model.context()))?;
     progress.begin("prompts", requests.len() as u64);
@@ -187,7 +203,7 @@ pub fn complete<B: Backend>(
                 first_token: Duration::ZERO,
             });
         }
-        step(model, &mut running)?;
+        step(model, &mut running, tell)?;
         running.retain_mut(|r| match r.finished(model.stop_tokens()) {
             None => true,
             Some(finish) => {
@@ -221,7 +237,7 @@ fn cost<B: Backend>(model: &Model<B>, request: &Request) -> u64 {
     needs.each_sequence + needs.each_token * tokens as u64
 }
 
-fn step<B: Backend>(model: &Model<B>, running: &mut [Running<B>]) -> Result<()> {
+fn step<B: Backend>(model: &Model<B>, running: &mut [Running<B>], tell: &mut Tell<'_>) -> Result<()> {
     let wants: Vec<bool> = running.iter().map(Running::wants_logits).collect();
     let pieces: Vec<Vec<u32>> = running.iter().map(|r| r.next_tokens().to_vec()).collect();
     let parts = running.iter_mut().zip(&pieces).zip(&wants).filter(|((r, _), _)| r.room > 0);
@@ -239,7 +255,9 @@ fn step<B: Backend>(model: &Model<B>, running: &mut [Running<B>]) -> Result<()> 
     let mut rows = logits.chunks_exact(model.vocab());
     for (r, wants) in running.iter_mut().zip(wants).filter(|(r, _)| r.room > 0) {
         if let Some(row) = wants.then(|| rows.next()).flatten() {
-            r.new.push(r.sampler.next(row));
+            let token = r.sampler.next(row);
+            r.new.push(token);
+            tell(r.number, token)?;
             if r.new.len() == 1 {
                 r.first_token = r.since.elapsed();
             }

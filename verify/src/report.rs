@@ -128,6 +128,9 @@ impl Report {
     }
 }
 
+/// Origin of a file that was changed on purpose after the run that made the folder.
+pub const CHANGED: &str = "changed after the run";
+
 /// Brings `SHA256SUMS` and the report of a finished folder up to date after the side files `changed` were
 /// replaced on purpose.
 ///
@@ -141,7 +144,7 @@ pub fn refresh_sums(dir: &Path, changed: &[FileName]) -> Result<()> {
     for name in changed {
         digests.insert(name.clone(), checksum::of_file(&dir.join(name))?);
     }
-    write_sums(dir, &digests, "changed by prep after the run")
+    write_sums(dir, &digests, CHANGED)
 }
 
 /// Writes `SHA256SUMS`, and brings the report of the folder, where there is one, into line with it.

@@ -46,7 +46,7 @@ fn write(args: &Checksum, global: &Global, output: &Output, console: &Console) -
     }
     let digests = checksum::of_folder(&args.model, global.threads(), console)?;
     console.check()?;
-    report::write_sums(&args.model, &digests, "listed by prep checksum")?;
+    report::write_sums(&args.model, &digests, report::CHANGED)?;
     console.clear();
     output.text(&format!("{} files listed in {}", digests.len(), Shown::path(&path)));
     output.result(0, json!({"files": digests.len()}));

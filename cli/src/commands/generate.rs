@@ -41,10 +41,29 @@ pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
     let engine = Engine::open(&args.model, &options)?.with_sampling(sampling)?;
     let request = |tokens| Request { tokens, max_new: args.max_new, stop: stop() };
     let requests: Vec<Request> = prompts(args, &engine)?.into_iter().map(request).collect();
-    let completions = engine.complete(&requests, &console)?;
+    let completions = match requests.len() {
+        1 if !output.is_json() => stream(&engine, &requests, output)?,
+        _ => engine.complete(&requests, &console)?,
+    };
     console.clear();
     print(&engine, &requests, &completions, output)?;
     Ok(0)
+}
+
+/// Prints the one answer as it comes.
+fn stream(engine: &Engine, requests: &[Request], output: &Output) -> Result<Vec<Completion>> {
+    let stop = engine.model().stop_tokens();
+    let mut text = engine.tokenizer().stream();
+    // No bar here: it would be drawn over the text. Ctrl-C still ends it.
+    let quiet = Console::new(true, false);
+    let done = engine.complete_telling(requests, &quiet, &mut |_, token| {
+        if requests[0].stop == Stop::Never || !stop.contains(&token) {
+            output.raw(&text.push(token)?);
+        }
+        Ok(())
+    })?;
+    output.raw(&format!("{}\n", text.finish()?));
+    Ok(done)
 }
 
 /// The prompts in token ids.
@@ -85,7 +104,9 @@ fn print(engine: &Engine, requests: &[Request], completions: &[Completion], outp
             Finish::Length => &c.tokens[..],
         };
         let text = engine.tokenizer().decode(written)?;
-        output.text(&text);
+        if requests.len() > 1 {
+            output.text(&text);
+        }
         answers.push(json!({
             "text": text,
             "tokens": c.tokens,

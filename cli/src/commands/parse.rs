@@ -22,5 +22,6 @@ pub fn run(args: &Parse, output: &Output) -> Result<u8> {
         let answer = answer(&line, parser, reasoning).map_err(|e| e.at(format!("stdin, line {}", n + 1)))?;
         output.raw(&format!("{answer}\n"));
     }
+    output.lines_are_the_result();
     Ok(0)
 }

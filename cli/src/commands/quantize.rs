@@ -24,7 +24,8 @@ pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
         false => vec![&quantize],
     };
     let job = Job { base: &args.model, stages, inputs: Vec::new(), out: &args.out, parts: args.parts };
-    let next = format!("prep verify {} --parser NAME", args.out.display());
+    let out = args.out.display();
+    let next = format!("prep template embed {out}, then prep verify {out} --parser NAME");
     whole(&job, args.dry_run, &next, global, output)
 }
 

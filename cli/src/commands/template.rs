@@ -20,6 +20,9 @@ pub fn run(args: &Template, output: &Output) -> Result<u8> {
         Template::Check(a) => &a.model,
         Template::Embed(a) => &a.model,
     };
+    if !model.is_dir() {
+        return Err(Error::input(format!("{} is not a folder", Shown::path(model))).hint("check the path"));
+    }
     refuse_unfinished(model)?;
     match args {
         Template::Show(a) => show(a, output),
@@ -127,7 +130,10 @@ pub fn say_findings(findings: &[Finding], output: &Output) {
 fn embed(args: &TemplateEmbed, output: &Output) -> Result<u8> {
     let template = ChatTemplate::open(args.from.as_deref().unwrap_or(&args.model))?;
     // A template that does not compile would leave the folder worse than before.
-    Renderer::new(template.clone(), special_tokens(&args.model)?)?;
+    let taught = diagnose::taught(&Renderer::new(template.clone(), special_tokens(&args.model)?)?);
+    if !taught.shows_tools {
+        output.warning(&taught.sentence());
+    }
     let text_of = |name: &str| -> Result<Option<String>> {
         let path = args.model.join(name);
         path.exists().then(|| files::read_text(&path, files::MAX_CONFIG)).transpose()
@@ -145,7 +151,12 @@ fn embed(args: &TemplateEmbed, output: &Output) -> Result<u8> {
     }
     report::refresh_sums(&args.model, &names)?;
     let list = written.iter().map(|w| w.name).collect::<Vec<_>>();
-    output.text(&format!("template of {} written to {}", template.source, list.join(", ")));
+    let from = Shown::path(&template.source.file);
+    output.text(&format!(
+        "template of {from} written to {} of {}",
+        list.join(", "),
+        Shown::path(&args.model)
+    ));
     output.result(0, json!({"source": template.source, "sha256": template.digest(), "written": list}));
     Ok(0)
 }

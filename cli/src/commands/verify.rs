@@ -79,6 +79,16 @@ pub fn suite_of(file: Option<&Path>) -> Result<Suite> {
 /// Checks the folder; where nothing speaks against it, runs the suite. Prints as it goes.
 pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verified> {
     let console = Console::new(global.quiet, global.verbose);
+    if !job.model.is_dir() {
+        return Err(
+            Error::input(format!("{} is not a folder", Shown::path(job.model))).hint("check the path")
+        );
+    }
+    let most = job.suite.max_points();
+    if let Some(min) = job.min_score.filter(|min| *min > most) {
+        return Err(Error::usage(format!("no model can reach a score of {min}"))
+            .expected(format!("at most {most}, what this suite gives")));
+    }
     let mut findings = checksums(job.model, global, &console, output)?;
     let damaged = !findings.iter().all(|f| f.level < Level::Error);
     let looked = folder(job, &console, output);
@@ -181,7 +191,7 @@ fn checksums(model: &Path, global: &Global, console: &Console, output: &Output) 
     let findings: Vec<_> = findings.collect();
     output.text(&match findings.len() {
         0 => format!("checksums   {} files are as {SUMS} says", checksum::read(model)?.len()),
-        n => format!("checksums   {n} files are not as {SUMS} says"),
+        n => format!("checksums   {n} of the files not as {SUMS} says"),
     });
     Ok(findings)
 }

@@ -20,7 +20,7 @@ use self::parallel::Sizes;
 pub use self::scheme::Scheme;
 use self::work::{Job, QuantizeWork};
 use crate::pattern::Pattern;
-use crate::select::{Fate, Selection, select};
+use crate::select::{Fate, Selection, select, without_numbers};
 use crate::shards;
 
 /// What becomes of a linear whose sides are no multiples of 128, under [`Scheme::Block`].
@@ -159,8 +159,19 @@ impl Fp8 {
         let mut warnings: Vec<String> =
             unused.map(|p| format!("--ignore {} matches no module", Shown(p))).collect();
         let left_out = selection.left_out.iter().filter(|(_, reason)| !reason.starts_with("--ignore"));
-        let told: Vec<String> =
-            left_out.map(|(unit, reason)| format!("`{}` ({reason})", arch.units()[*unit].name)).collect();
+        // The same unit of every layer is told once, by its first.
+        let mut kinds: Vec<(String, usize, String)> = Vec::new();
+        for (unit, reason) in left_out {
+            let name = &arch.units()[*unit].name;
+            match kinds.iter_mut().find(|(kind, ..)| *kind == without_numbers(name)) {
+                Some((_, n, _)) => *n += 1,
+                None => kinds.push((without_numbers(name), 1, format!("`{name}` ({reason})"))),
+            }
+        }
+        let told: Vec<String> = kinds
+            .into_iter()
+            .map(|(kind, n, first)| if n == 1 { first } else { format!("{n} x `{kind}`, such as {first}") })
+            .collect();
         if !told.is_empty() {
             warnings.push(format!("left in 16 bit: {}", list_some(&told)));
         }
@@ -184,8 +195,9 @@ fn advise_on_parallelism(sizes: &Sizes, decisions: &mut Vec<Decision>, warnings:
     });
     if sizes.fit.len() <= 2 {
         warnings.push(format!(
-            "blocks of 128 allow tensor-parallel sizes {list} only ({limit}): \
-             serve on that many GPUs, with expert parallelism, or choose --scheme channel"
+            "blocks of 128 allow only tensor-parallel size {} ({limit}): \
+             serve with that size, with expert parallelism, or choose --scheme channel",
+            list.replace(", ", " or ")
         ));
     }
 }

@@ -150,7 +150,7 @@ pub fn after(taught: &Taught, parser: &Parser, written: &Written, parsed: usize)
                 "{} of {} answers hold calls in {}, but parser `{}` finds none: the calls are malformed",
                 written.with_calls, written.answers, format.title, parser.name
             ),
-            "look at the transcripts in the report: weights, quantization or template are likely broken",
+            "look at what the model wrote (--report verify.html): weights, quantization or template are likely broken",
         )),
         None if taught.shows_tools && written.answers > 0 => findings.push(Finding::new(
             Level::Error,

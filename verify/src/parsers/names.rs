@@ -105,9 +105,7 @@ pub fn unknown(name: &str) -> Error {
     if let Some((_, why)) = UNSUPPORTED.iter().find(|(known, _)| *known == name) {
         return Error::usage(format!("tool-call parser `{name}` is not supported"))
             .found("a parser of vLLM 0.33 that prep does not read")
-            .hint(format!(
-                "{why}: check such a model with `prep verify --endpoint` against the running server"
-            ));
+            .hint(format!("{why}: try such a model against the running server"));
     }
     let error = Error::usage(format!("`{name}` is no tool-call parser of vLLM 0.33"));
     let plain = name.trim().to_lowercase();

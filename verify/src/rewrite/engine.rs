@@ -20,7 +20,7 @@ use crate::checksum;
 use crate::error::{Class, Error, Result};
 use crate::names::{Digest, FileName, Shown};
 use crate::progress::Progress;
-use crate::report::{FileLine, Report};
+use crate::report::{CHANGED, FileLine, Report};
 use crate::write::{ShardWriter, free_space, remove_tree, write_file};
 
 /// A slice of a plan's shards: part `index` of `count`, counted from 1.
@@ -216,7 +216,8 @@ fn finished_before(plan: &OutputPlan, out: &Path) -> Result<Option<Report>> {
         length && (shard(&f.name) || checksum::of_file(&path).is_ok_and(|d| Some(d) == f.sha256))
     };
     let whole = |r: &Report| {
-        r.plan_sha256 == plan.digest().to_string() && r.sums_sha256.is_some() && r.outputs.iter().all(right)
+        let same = r.plan_sha256 == plan.digest().to_string() && r.sums_sha256.is_some();
+        same && r.outputs.iter().all(|f| f.origin != CHANGED && right(f))
     };
     let report = Report::read(out).filter(whole);
     if report.is_some() {

@@ -68,12 +68,6 @@ impl Target {
 
     /// Removes all that another plan left in a folder that `--force` builds in; the lock stays.
     pub fn clear(&self) -> Result<()> {
-        let remove = |path: &Path| -> Result<()> {
-            match path.is_dir() && !path.is_symlink() {
-                true => remove_tree(path),
-                false => std::fs::remove_file(path).map_err(|e| Error::io("remove", path, &e)),
-            }
-        };
         for dir in [self.build.clone(), self.build.join(WORK)] {
             for entry in std::fs::read_dir(&dir).map_err(|e| Error::io("read", &dir, &e))?.flatten() {
                 let name = entry.file_name();
@@ -109,7 +103,7 @@ impl Target {
             if let Some(parent) = self.out.parent() {
                 sync_dir(parent)?;
             }
-            remove_tree(&self.build)?;
+            remove_replaced(&self.build)?;
         }
         remove_tree(&self.out.join(WORK))?;
         Ok(self.out)
@@ -161,7 +155,7 @@ fn has_journal(dir: &Path) -> bool {
 fn clear_leftover(beside: &Path) -> Result<()> {
     let is_ours = has_journal(beside) || continues(beside)?;
     if beside.join(REPLACED).exists() {
-        return remove_tree(beside);
+        return remove_replaced(beside);
     }
     match is_ours || !beside.exists() {
         true => Ok(()),
@@ -169,6 +163,23 @@ fn clear_leftover(beside: &Path) -> Result<()> {
             .found("a folder that prep did not make")
             .expected("nothing there: --force builds the new folder under this name")
             .hint("move it, or choose another --out")),
+    }
+}
+
+/// Removes a replaced folder, its mark last: a kill in between leaves a folder that is still known as replaced.
+fn remove_replaced(dir: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name() != REPLACED {
+            remove(&entry.path())?;
+        }
+    }
+    remove_tree(dir)
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match path.is_dir() && !path.is_symlink() {
+        true => remove_tree(path),
+        false => std::fs::remove_file(path).map_err(|e| Error::io("remove", path, &e)),
     }
 }
 

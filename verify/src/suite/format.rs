@@ -161,6 +161,12 @@ pub struct Step<'a> {
 }
 
 impl Suite {
+    /// The most points that a model can reach.
+    pub fn max_points(&self) -> u32 {
+        let turns: usize = self.cases.iter().map(|c| 1 + c.then.len()).sum();
+        u32::try_from(turns).unwrap_or(u32::MAX).saturating_mul(super::score::MAX)
+    }
+
     /// The built-in suite.
     ///
     /// # Errors

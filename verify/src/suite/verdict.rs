@@ -36,14 +36,14 @@ pub fn judge(
         reasons.push(Finding::new(
             Level::Error,
             format!("{} of {} points, below the {min} asked for", evaluation.points, evaluation.max),
-            "see which cases lost points in the report",
+            "see which cases lost points: add --report verify.html",
         ));
     }
     if evaluation.calls == 0 {
         reasons.push(Finding::new(
             Level::Error,
             format!("parser `{}` found not one call in the whole run", parser.name),
-            "follow the findings above, or look at the transcripts in the report",
+            "follow the other findings, or look at what the model wrote: add --report verify.html",
         ));
     }
     reasons.extend(better_parser(evaluation, matrix));
