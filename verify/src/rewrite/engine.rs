@@ -121,7 +121,7 @@ impl Default for Options {
 /// What a run did.
 #[derive(Debug)]
 pub struct Finished {
-    /// The folder.
+    /// The folder, as it was named.
     pub out: PathBuf,
     /// The report, as it lies in the folder (of a part: as far as it goes, not written).
     pub report: Report,
@@ -198,12 +198,12 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     let mut report = finish::report(plan, &journal.done, &inputs, options)?;
     report.seconds = started.elapsed().as_secs_f64();
     if part.is_some() {
-        return Ok(Finished { out: target.build, report, resumed, already: false });
+        return Ok(Finished { out: out.to_path_buf(), report, resumed, already: false });
     }
     finish::write_rest(plan, &target.build, &journal.done, &mut report)?;
-    let out = target.complete()?;
+    target.complete()?;
     drop(locks);
-    Ok(Finished { out, report, resumed, already: false })
+    Ok(Finished { out: out.to_path_buf(), report, resumed, already: false })
 }
 
 /// The report of `out` where a run of this very plan completed it (it may have been killed before it could

@@ -90,7 +90,7 @@ impl Target {
     }
 
     /// Ends the run: swaps the new folder in where it was built beside, then drops the journal.
-    pub fn complete(self) -> Result<PathBuf> {
+    pub fn complete(self) -> Result<()> {
         if self.replaces() {
             let io = |e: std::io::Error| Error::io("replace", &self.out, &e);
             if self.out.exists() {
@@ -105,8 +105,7 @@ impl Target {
             }
             remove_replaced(&self.build)?;
         }
-        remove_tree(&self.out.join(WORK))?;
-        Ok(self.out)
+        remove_tree(&self.out.join(WORK))
     }
 }
 
