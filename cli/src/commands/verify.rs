@@ -59,7 +59,7 @@ pub fn check_reports(reports: &[PathBuf], model: &Path) -> Result<()> {
 
 /// Refuses to write `path` into the model folder: its checksums do not know the file, or it would be lost.
 pub fn outside(path: &Path, model: &Path) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let real = |p: &Path| p.canonicalize().or_else(|_| std::path::absolute(p));
     match (real(folder), real(model)) {
         (Ok(a), Ok(b)) if a == b => {
@@ -92,10 +92,10 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
     let mut findings = checksums(job.model, global, &console, output)?;
     let damaged = !findings.iter().all(|f| f.level < Level::Error);
     let looked = folder(job, &console, output);
-    let taught = match looked {
-        Ok((more, taught)) => {
+    let template = match looked {
+        Ok((more, template)) => {
             findings.extend(more);
-            taught
+            template
         }
         // What a damaged file leads to is told beside the damage, and is no error of its own.
         Err(e) if damaged => {
@@ -108,25 +108,25 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
         }
         Err(e) => return Err(e),
     };
-    if findings.iter().any(|f| f.level == Level::Error && !is_misread(f, job, taught.as_ref())) {
+    let taught = template.as_ref().map(|(_, taught)| taught);
+    let stops = |f: &Finding| f.level == Level::Error && !taught.is_some_and(|t| is_misread(f, job, t));
+    let Some((renderer, taught)) = template.as_ref().filter(|_| !findings.iter().any(stops)) else {
         output.text("");
         say_findings(&findings, output);
         output.text("\nFAILED: the suite was not run");
         let json = json!({"pass": false, "parser": job.parser.name, "findings": findings, "teaches": taught});
         return Ok(Verified { pass: false, json });
-    }
-    let renderer = Renderer::open(job.model)?;
-    let taught = diagnose::taught(&renderer);
+    };
     let mut engine = Engine::open(job.model, &Options { threads: Some(global.threads()) })?;
     let reading = Reading { reasoning: job.reasoning, ..Reading::of_folder(job.model, job.parser)? };
     let running = Running { max_new: job.max_new, reading: reading.clone() };
-    let transcripts = suite::run(&mut engine, &renderer, &job.suite, &running, &console)?;
+    let transcripts = suite::run(&mut engine, renderer, &job.suite, &running, &console)?;
     console.clear();
     let evaluation = suite::evaluate(&job.suite, &transcripts, &reading);
     let matrix = suite::matrix(&job.suite, &transcripts, &reading);
-    let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, (&taught, job.parser), job.min_score);
+    let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, (taught, job.parser), job.min_score);
     // The verdict says itself whether template and parser fit.
-    verdict.reasons.extend(findings.into_iter().filter(|f| !is_misread(f, job, Some(&taught))));
+    verdict.reasons.extend(findings.into_iter().filter(|f| !is_misread(f, job, taught)));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
     print(&evaluation, &matrix, &verdict, output);
     let report = suite::Report {
@@ -135,7 +135,7 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
         verdict: &verdict,
         evaluation: &evaluation,
         matrix: &matrix,
-        taught: &taught,
+        taught,
         stability: None,
         transcripts: &transcripts,
     };
@@ -144,32 +144,36 @@ pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verifie
         write_report(path, &text)?;
         output.text(&format!("report: {}", Shown::path(path)));
     }
-    Ok(Verified { pass: verdict.pass, json: as_json(&evaluation, &matrix, &verdict, &transcripts, &taught) })
+    Ok(Verified { pass: verdict.pass, json: as_json(&evaluation, &matrix, &verdict, &transcripts, taught) })
+}
+
+/// The folder that `path` lies in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn write_report(path: &Path, text: &str) -> Result<()> {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     write_file(folder, &FileName::parse(name)?, text.as_bytes())
 }
 
+/// A template ready to render, and what it teaches.
+type Rendered = (Renderer, diagnose::Taught);
+
 /// Structure and template: what can be said without running the model.
-fn folder(
-    job: &Job<'_>,
-    console: &Console,
-    output: &Output,
-) -> Result<(Vec<Finding>, Option<diagnose::Taught>)> {
+fn folder(job: &Job<'_>, console: &Console, output: &Output) -> Result<(Vec<Finding>, Option<Rendered>)> {
     let checkpoint = Checkpoint::open(job.model)?;
     let mut findings = structure(&checkpoint, console, output)?;
-    let (template, taught) = template(job, output)?;
-    findings.extend(template);
-    Ok((findings, taught))
+    let (more, template) = template(job, output)?;
+    findings.extend(more);
+    Ok((findings, template))
 }
 
 /// A parser that does not fit the template is best shown by running the suite: the table then says what each
 /// parser would have given.
-fn is_misread(finding: &Finding, job: &Job<'_>, taught: Option<&diagnose::Taught>) -> bool {
-    taught.is_some_and(|t| t.shows_tools && diagnose::before(t, job.parser).contains(finding))
+fn is_misread(finding: &Finding, job: &Job<'_>, taught: &diagnose::Taught) -> bool {
+    taught.shows_tools && diagnose::before(taught, job.parser).contains(finding)
 }
 
 fn checksums(model: &Path, global: &Global, console: &Console, output: &Output) -> Result<Vec<Finding>> {
@@ -218,7 +222,7 @@ fn structure(checkpoint: &Checkpoint, console: &Console, output: &Output) -> Res
     Ok(faults.into_iter().map(finding).collect())
 }
 
-fn template(job: &Job<'_>, output: &Output) -> Result<(Vec<Finding>, Option<diagnose::Taught>)> {
+fn template(job: &Job<'_>, output: &Output) -> Result<(Vec<Finding>, Option<Rendered>)> {
     let places = Places::read(job.model)?;
     let mut findings = embed::check(&places, None);
     if places.chosen().is_none() {
@@ -229,7 +233,7 @@ fn template(job: &Job<'_>, output: &Output) -> Result<(Vec<Finding>, Option<diag
     let taught = diagnose::taught(&renderer);
     output.text(&format!("template    {}: {}", renderer.template().source, taught.sentence()));
     findings.extend(diagnose::before(&taught, job.parser));
-    Ok((findings, Some(taught)))
+    Ok((findings, Some((renderer, taught))))
 }
 
 fn print(evaluation: &Evaluation, matrix: &[MatrixRow], verdict: &Verdict, output: &Output) {

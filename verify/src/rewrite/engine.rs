@@ -154,11 +154,9 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
             return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true });
         }
         let target = Target::prepare(out, &inputs, options.existing)?;
-        let waited = Instant::now();
         match Locks::take(&target, part, options.lock_wait.saturating_sub(started.elapsed())) {
-            // Whoever held the lock may have completed the folder: look again.
-            Ok(_) if waited.elapsed() > Duration::from_millis(50) => continue,
             Ok(locks) => break (target, locks),
+            // The lock goes with the folder's journal when its holder completes the folder: look again.
             Err(e) if e.class() == Class::Locked && started.elapsed() < options.lock_wait => continue,
             Err(e) => return Err(e),
         }
