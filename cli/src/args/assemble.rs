@@ -1,0 +1,19 @@
+//! Arguments of `prep assemble`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+/// `prep assemble`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  prep assemble OUT
+  prep assemble OUT --json
+
+Before it, one process for each part, on one machine or on many that share the disk:
+  prep quantize MODEL --out OUT --fp8 --part 1/2
+  prep quantize MODEL --out OUT --fp8 --part 2/2")]
+pub struct Assemble {
+    /// Folder that the parts were written into
+    pub dir: PathBuf,
+}

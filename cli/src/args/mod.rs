@@ -1,0 +1,143 @@
+//! The command line, typed. Names follow one rule: the same flag means the same in every command.
+
+mod assemble;
+mod checksum;
+mod generate;
+mod merge_lora;
+mod parse;
+mod quantize;
+mod run;
+mod template;
+mod verify;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::verify::rewrite::{Part, Which};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+pub use assemble::Assemble;
+pub use checksum::Checksum;
+pub use generate::{Generate, GenerateInput};
+pub use merge_lora::MergeLora;
+pub use parse::Parse;
+pub use quantize::{Quantize, Scheme};
+pub use run::Run;
+pub use template::{Template, TemplateCheck, TemplateEmbed, TemplateModel, TemplateRender};
+pub use verify::Verify;
+
+/// Prepare open-weight LLMs for vLLM and SGLang: merge, quantize, template, checksum, verify.
+#[derive(Debug, Parser)]
+#[command(name = "prep", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 a check failed, 2 usage, 3 input broken or refused, 5 disk, \
+75 locked, 130 interrupted.
+
+Examples:
+  prep run recipes/tiny.toml --out OUT
+  prep verify OUT --parser qwen3_coder")]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// Options of every command.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// Print the result as one JSON object on the last line of stdout
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print results, warnings and errors only
+    #[arg(long, global = true)]
+    pub quiet: bool,
+    /// Tell more, such as each finished shard
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Worker threads; results do not depend on it [default: all cores]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Replace what is there already: an output folder once the new one is complete, or SHA256SUMS
+    #[arg(long, global = true)]
+    pub force: bool,
+    /// Put the sha256 of every input shard into the report, however large (it takes as long as the rewrite)
+    #[arg(long, global = true)]
+    pub hash_inputs: bool,
+    /// Wait so many seconds for another run that writes the same folder
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32))]
+    pub lock_wait: u32,
+}
+
+impl Global {
+    /// Worker threads.
+    pub fn threads(&self) -> usize {
+        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+    }
+
+    /// How the engine is to run.
+    pub fn rewrite_options(&self, which: Which, inputs: Vec<PathBuf>) -> ::verify::rewrite::Options {
+        ::verify::rewrite::Options {
+            which,
+            threads: self.threads(),
+            existing: match self.force {
+                true => ::verify::rewrite::Existing::Replace,
+                false => ::verify::rewrite::Existing::Continue,
+            },
+            lock_wait: Duration::from_secs(self.lock_wait.into()),
+            inputs,
+            command: crate::commands::command_line(),
+            hash_inputs: self.hash_inputs,
+            remember: None,
+        }
+    }
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Do the whole job that a recipe describes
+    Run(Run),
+    /// Merge LoRA adapters into a base model
+    MergeLora(MergeLora),
+    /// Quantize a model
+    Quantize(Quantize),
+    /// Complete a folder whose parts were made by --part runs
+    Assemble(Assemble),
+    /// Show, render, check or embed a chat template
+    #[command(subcommand)]
+    Template(Template),
+    /// Write SHA256SUMS of a folder, or check a folder against it
+    Checksum(Checksum),
+    /// Check a folder, run it and score its tool calls
+    Verify(Verify),
+    /// Parse model outputs as a server's tool-call parser does
+    Parse(Parse),
+    /// List the tool-call and reasoning parsers, and which models write what they read
+    #[command(after_help = "Examples:\n  prep parsers\n  prep parsers --json")]
+    Parsers,
+    /// Generate text, or dump logits
+    Generate(Generate),
+}
+
+/// Which shards are written.
+#[derive(Debug, Clone, Copy, Default, ClapArgs)]
+pub struct Parts {
+    /// Write only part i of n; n processes share the work, `prep assemble` completes the folder
+    #[arg(long, value_name = "i/n", value_parser = |t: &str| Part::parse(t).map_err(|e| e.to_string()))]
+    pub part: Option<Part>,
+    /// Only complete the folder: what `prep assemble` sets.
+    #[arg(skip)]
+    pub finish: bool,
+}
+
+impl Parts {
+    /// As the engine wants it.
+    pub fn which(self) -> Which {
+        match (self.finish, self.part) {
+            (true, _) => Which::Finish,
+            (false, Some(part)) => Which::Part(part),
+            (false, None) => Which::All,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Arguments of `prep run`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+/// `prep run`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:
+  prep run recipes/tiny.toml --out OUT
+  prep run recipes/tiny.toml --out OUT --set quantize.scheme=channel --dry-run
+
+Keys of a recipe (paths are relative to it):
+  base = \"DIR\"                 out = \"DIR\"
+  [[adapter]]   path = \"DIR\"   weight = 1.0
+  [quantize]    format = \"fp8\" scheme = \"block\"   ignore = [\"model.layers.0.*\"]
+  [template]    from = \"FILE or DIR\"
+  [verify]      parser = \"NAME\"  reasoning_parser = \"NAME\"  suite = \"FILE\"  min_score = 60
+                max_new = 256    report = [\"FILE.html\"]")]
+pub struct Run {
+    /// The recipe
+    #[arg(value_name = "RECIPE.toml")]
+    pub recipe: PathBuf,
+    /// Folder of the result [default: `out` of the recipe]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Print the plan and stop
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Set a key of the recipe, such as verify.parser=hermes
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
