@@ -14,11 +14,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::verify::rewrite::{Part, Which};
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{Args as ClapArgs, Parser, Subcommand};
 
 pub use assemble::Assemble;
 pub use checksum::Checksum;
-pub use generate::{Generate, GenerateInput};
+pub use generate::Generate;
 pub use merge_lora::MergeLora;
 pub use parse::Parse;
 pub use quantize::{Quantize, Scheme};
