@@ -4,6 +4,10 @@ use verify::Result;
 
 use crate::weights::Matrix;
 
+/// Tokens of a prompt that a DeltaNet layer works on together. Where these chunks begin is part of its arithmetic, so
+/// that prompts are only cut at multiples, on every machine.
+pub const CHUNK: usize = 64;
+
 /// A run of consecutive tokens of one sequence within a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
@@ -147,6 +151,10 @@ pub trait Backend: Sized + Send + Sync {
     fn new_kv(&self, heads: Heads) -> Result<Self::Kv>;
     /// Zero state.
     fn new_delta(&self, rule: &DeltaRule<Self>) -> Result<Self::Delta>;
+    /// The same keys and values for another sequence.
+    fn copy_kv(&self, kv: &Self::Kv) -> Result<Self::Kv>;
+    /// The same state for another sequence.
+    fn copy_delta(&self, state: &Self::Delta) -> Result<Self::Delta>;
 
     /// Rows `tokens` of `table`; ids are in range.
     fn embed(&self, table: &Self::Matrix, tokens: &[u32]) -> Result<Self::Tensor>;

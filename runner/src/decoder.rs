@@ -7,7 +7,7 @@
 
 use verify::{Error, Result};
 
-use crate::backend::{Backend, Linear, Norm, Span};
+use crate::backend::{Backend, CHUNK, Linear, Norm, Span};
 use crate::blocks::{Attention, DeltaNet, Mlp, Rope};
 
 /// The whole model.
@@ -112,6 +112,26 @@ impl<B: Backend> Decoder<B> {
     /// When the machine has no room for it.
     pub fn sequence(&self, backend: &B) -> Result<Sequence<B>> {
         Ok(Sequence { len: 0, layers: self.layers.iter().map(|l| l.memory(backend)).collect::<Result<_>>()? })
+    }
+
+    /// Prompts may be cut at multiples of this without a change of any bit. (Attention layers do not mind where; smaller
+    /// pieces than sixteen tokens would read the weights more often than it pays.)
+    pub fn grain(&self) -> usize {
+        let recurrent = |l: &Layer<B>| matches!(l.mixer, Mixer::Delta(_));
+        if self.layers.iter().any(recurrent) { CHUNK } else { 16 }
+    }
+
+    /// A second sequence that begins as `sequence` does so far, and goes on by itself.
+    ///
+    /// # Errors
+    /// When the machine has no room for it.
+    pub fn branch(&self, backend: &B, sequence: &Sequence<B>) -> Result<Sequence<B>> {
+        let copy = |memory: &Memory<B>| match memory {
+            Memory::Kv(kv) => backend.copy_kv(kv).map(Memory::Kv),
+            Memory::Delta(state) => backend.copy_delta(state).map(Memory::Delta),
+        };
+        let layers = sequence.layers.iter().map(copy).collect::<Result<_>>()?;
+        Ok(Sequence { len: sequence.len, layers })
     }
 
     /// What the layers need to know of a step of these spans.

@@ -1,25 +1,22 @@
-//! Many prompts at once: each step feeds one token of every running answer and a piece of every waiting prompt.
+//! Answers to many prompts at once.
 
-use std::collections::VecDeque;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use verify::generate::{Answer, Finish, Generate, Prompt};
 use verify::progress::Progress;
 use verify::{Error, Result};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, CHUNK};
+use crate::batch::Batch;
 use crate::cpu::Cpu;
-use crate::decoder::{Part, Sequence, Want};
 use crate::model::{Model, Options};
-use crate::sampling::{Sampler, Sampling};
+use crate::sampling::Sampling;
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of a prompt fed in one step. Pieces of every prompt end at the same positions, whoever else is running: the
-/// chunks of a DeltaNet layer, hence its rounding, depend on them. A multiple of those chunks.
-pub const PIECE: usize = 256;
-/// Tokens of a step at which no further prompt is taken in.
-const STEP: usize = 512;
+/// chunks of a DeltaNet layer, hence its rounding, depend on them.
+pub const PIECE: usize = 4 * CHUNK;
 
 /// A model with its tokenizer, answering prompts.
 pub struct Engine<B: Backend = Cpu> {
@@ -54,11 +51,13 @@ pub enum Stop {
 pub struct Completion {
     /// New tokens, the stop token included.
     pub tokens: Vec<u32>,
+    /// Tokens of the prompt that were read once for it and an earlier prompt which begins alike.
+    pub shared: usize,
     /// Why it ended.
     pub finish: Finish,
-    /// From the start of this prompt's work to its first token.
+    /// From the start of this prompt's work, the shared part of it included, to its first token.
     pub first_token: Duration,
-    /// From the start of this prompt's work to its last token.
+    /// From the same start to its last token.
     pub latency: Duration,
 }
 
@@ -103,7 +102,8 @@ impl<B: Backend> Engine<B> {
         &self.tokenizer
     }
 
-    /// Answers in the order of the requests. An answer depends on its own request alone, to the last bit.
+    /// Answers in the order of the requests. An answer depends on its own request alone, to the last bit; what prompts
+    /// have in common at their beginning is read once.
     ///
     /// # Errors
     /// Exit 3 where a prompt is empty or does not fit the context; and the backend's errors.
@@ -151,18 +151,6 @@ impl<B: Backend> Generate for Engine<B> {
     }
 }
 
-/// An answer on its way.
-struct Running<'a, B: Backend> {
-    number: usize,
-    request: &'a Request,
-    sequence: Sequence<B>,
-    sampler: Sampler,
-    new: Vec<u32>,
-    room: usize,
-    since: Instant,
-    first_token: Duration,
-}
-
 /// Takes the number of a request and its next token.
 pub type Tell<'a> = dyn FnMut(usize, u32) -> Result<()> + 'a;
 
@@ -180,40 +168,13 @@ pub fn complete<B: Backend>(
     requests.iter().enumerate().try_for_each(|(n, r)| check(n, r, model.context()))?;
     progress.begin("prompts", requests.len() as u64);
     let mut done: Vec<Option<Completion>> = requests.iter().map(|_| None).collect();
-    let mut waiting: VecDeque<(usize, &Request)> = requests.iter().enumerate().collect();
-    let mut running: Vec<Running<B>> = Vec::new();
-    while !(waiting.is_empty() && running.is_empty()) {
+    let mut batch = Batch::new(model, sampling, memory, requests);
+    while !batch.is_done() {
         progress.check()?;
-        while let Some((number, request)) = waiting.front().copied() {
-            let load: usize = running.iter().map(|r| r.next_tokens().len()).sum();
-            let taken: u64 = running.iter().map(|r| cost(model, r.request)).sum();
-            if !running.is_empty() && (load >= STEP || taken + cost(model, request) > memory) {
-                break;
-            }
-            waiting.pop_front();
-            let room = request.max_new.min(model.context() - request.tokens.len());
-            running.push(Running {
-                number,
-                request,
-                sequence: model.sequence()?,
-                sampler: Sampler::new(sampling, &request.tokens),
-                new: Vec::new(),
-                room,
-                since: Instant::now(),
-                first_token: Duration::ZERO,
-            });
+        for (number, completion) in batch.step(tell)? {
+            done[number] = Some(completion);
+            progress.advance(1);
         }
-        step(model, &mut running, tell)?;
-        running.retain_mut(|r| match r.finished(model.stop_tokens()) {
-            None => true,
-            Some(finish) => {
-                let tokens = std::mem::take(&mut r.new);
-                let latency = r.since.elapsed();
-                done[r.number] = Some(Completion { tokens, finish, first_token: r.first_token, latency });
-                progress.advance(1);
-                false
-            }
-        });
     }
     Ok(done.into_iter().flatten().collect())
 }
@@ -227,63 +188,5 @@ fn check(number: usize, request: &Request, context: usize) -> Result<()> {
             .expected(format!("fewer than {context} (`max_position_embeddings`)"))
             .hint("shorten the prompt, or offer fewer tools")),
         _ => Ok(()),
-    }
-}
-
-/// Bytes that an answer can grow to.
-fn cost<B: Backend>(model: &Model<B>, request: &Request) -> u64 {
-    let needs = model.needs();
-    let tokens = request.tokens.len().saturating_add(request.max_new).min(model.context());
-    needs.each_sequence + needs.each_token * tokens as u64
-}
-
-fn step<B: Backend>(model: &Model<B>, running: &mut [Running<B>], tell: &mut Tell<'_>) -> Result<()> {
-    let wants: Vec<bool> = running.iter().map(Running::wants_logits).collect();
-    let pieces: Vec<Vec<u32>> = running.iter().map(|r| r.next_tokens().to_vec()).collect();
-    let parts = running.iter_mut().zip(&pieces).zip(&wants).filter(|((r, _), _)| r.room > 0);
-    let mut parts: Vec<Part<B>> = parts
-        .map(|((r, tokens), wants)| Part {
-            sequence: &mut r.sequence,
-            tokens,
-            want: if *wants { Want::Last } else { Want::Nothing },
-        })
-        .collect();
-    if parts.is_empty() {
-        return Ok(());
-    }
-    let logits = model.forward(&mut parts)?;
-    let mut rows = logits.chunks_exact(model.vocab());
-    for (r, wants) in running.iter_mut().zip(wants).filter(|(r, _)| r.room > 0) {
-        if let Some(row) = wants.then(|| rows.next()).flatten() {
-            let token = r.sampler.next(row);
-            r.new.push(token);
-            tell(r.number, token)?;
-            if r.new.len() == 1 {
-                r.first_token = r.since.elapsed();
-            }
-        }
-    }
-    Ok(())
-}
-
-impl<B: Backend> Running<'_, B> {
-    fn next_tokens(&self) -> &[u32] {
-        let (fed, prompt) = (self.sequence.len(), &self.request.tokens);
-        match fed < prompt.len() {
-            true => &prompt[fed..prompt.len().min(fed + PIECE)],
-            false => &self.new[self.new.len() - 1..],
-        }
-    }
-
-    fn wants_logits(&self) -> bool {
-        self.sequence.len() + self.next_tokens().len() >= self.request.tokens.len()
-    }
-
-    fn finished(&self, stop: &[u32]) -> Option<Finish> {
-        let stopped = self.request.stop == Stop::Model && self.new.last().is_some_and(|t| stop.contains(t));
-        match stopped {
-            true => Some(Finish::Stop),
-            false => (self.new.len() >= self.room).then_some(Finish::Length),
-        }
     }
 }

@@ -9,6 +9,7 @@
 //! A forward pass is written once, in [`blocks`] and [`decoder`], over the [`Backend`] trait.
 
 pub mod backend;
+mod batch;
 pub mod blocks;
 pub mod cpu;
 pub mod decoder;
@@ -17,6 +18,7 @@ pub mod engine;
 pub mod families;
 pub mod model;
 pub mod sampling;
+mod shared;
 pub mod stop;
 pub mod tokenizer;
 pub mod weights;

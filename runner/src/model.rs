@@ -112,6 +112,14 @@ impl<B: Backend> Model<B> {
         self.decoder.sequence(&self.backend)
     }
 
+    /// A second sequence that begins as `sequence` does so far.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn branch(&self, sequence: &Sequence<B>) -> Result<Sequence<B>> {
+        self.decoder.branch(&self.backend, sequence)
+    }
+
     /// Feeds the parts; the wanted logits `[wanted rows, vocab]`, part by part.
     ///
     /// # Errors

@@ -87,6 +87,14 @@ impl Backend for Cpu {
         Ok(DeltaState::new(rule))
     }
 
+    fn copy_kv(&self, kv: &Kv) -> Result<Kv> {
+        Ok(kv.clone())
+    }
+
+    fn copy_delta(&self, state: &DeltaState) -> Result<DeltaState> {
+        Ok(state.clone())
+    }
+
     fn embed(&self, table: &Matrix, tokens: &[u32]) -> Result<Array> {
         Ok(product::rows_of(self.isa, table, tokens))
     }

@@ -12,11 +12,9 @@
 //! "Gated Delta Networks"; the two triangular solves of the papers are one here, the right sides being added first.
 
 use super::{Head, exp};
+use crate::backend::CHUNK;
 use crate::cpu::elementwise::dot;
 use crate::cpu::isa::{LANES, Lanes};
-
-/// Tokens of a chunk.
-const CHUNK: usize = 64;
 
 /// Outputs `[tokens, value_dim]`; leaves the state after the last token.
 #[inline(always)]
