@@ -112,7 +112,7 @@ impl<'a, B: Backend> Batch<'a, B> {
                 continue;
             }
             let load: usize = self.running.iter().map(|r| r.next_tokens().len()).sum();
-            let fits = self.taken() + cost(self.model, next.request) <= self.memory;
+            let fits = self.taken().saturating_add(cost(self.model, next.request)) <= self.memory;
             if !self.running.is_empty() && (load >= STEP || !fits) {
                 break;
             }
@@ -168,12 +168,12 @@ impl<'a, B: Backend> Batch<'a, B> {
             if !r.cuts.remove(&branch.at) {
                 continue;
             }
-            taken += bytes(self.model, branch.at);
-            if taken <= self.memory {
+            let needed = bytes(self.model, branch.at);
+            if taken.saturating_add(needed) <= self.memory {
+                taken += needed;
                 let prefix = Prefix { sequence: self.model.branch(&r.sequence)?, spent: r.since.elapsed() };
                 self.prefixes.insert(branch, prefix);
             } else {
-                taken -= bytes(self.model, branch.at);
                 unbranch(&mut self.waiting, branch);
             }
         }
@@ -188,8 +188,9 @@ impl<'a, B: Backend> Batch<'a, B> {
 
     /// Bytes that everything running can grow to, and of what is kept.
     fn taken(&self) -> u64 {
-        let running: u64 = self.running.iter().map(|r| cost(self.model, r.request)).sum();
-        running + self.prefixes.keys().map(|b| bytes(self.model, b.at)).sum::<u64>()
+        let running = self.running.iter().map(|r| cost(self.model, r.request));
+        let kept = self.prefixes.keys().map(|b| bytes(self.model, b.at));
+        running.chain(kept).fold(0, u64::saturating_add)
     }
 }
 
@@ -205,7 +206,7 @@ fn cost<B: Backend>(model: &Model<B>, request: &Request) -> u64 {
 /// Bytes of a sequence of so many tokens.
 fn bytes<B: Backend>(model: &Model<B>, tokens: usize) -> u64 {
     let needs = model.needs();
-    needs.each_sequence + needs.each_token * tokens as u64
+    needs.each_sequence.saturating_add(needs.each_token.saturating_mul(tokens as u64))
 }
 
 fn feed<B: Backend>(model: &Model<B>, running: &mut [Running<B>], tell: &mut Tell<'_>) -> Result<()> {

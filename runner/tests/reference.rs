@@ -40,13 +40,16 @@ fn expected(dir: &Path, n: usize) -> Vec<f32> {
     bytes[range].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// The case's model with one key of its config changed.
+/// The case's model with one key of its config changed; `text_config.key` is one within.
 fn changed(case: &Case, key: &str, value: serde_json::Value) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::copy(case.dir.join("model.safetensors"), dir.path().join("model.safetensors")).unwrap();
     let text = std::fs::read_to_string(case.dir.join("config.json")).unwrap();
     let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
-    json[key] = value;
+    match key.split_once('.') {
+        Some((section, key)) => json[section][key] = value,
+        None => json[key] = value,
+    }
     std::fs::write(dir.path().join("config.json"), json.to_string()).unwrap();
     dir
 }
@@ -140,18 +143,52 @@ fn missing_and_misshapen_tensors_are_named() {
 
 #[test]
 fn what_is_not_implemented_is_refused_by_name() {
-    let case = case("qwen3");
-    for (key, value, named) in [
-        ("model_type", serde_json::json!("gpt_neox"), "gpt_neox"),
-        ("hidden_act", serde_json::json!("gelu"), "gelu"),
-        ("rope_scaling", serde_json::json!({"rope_type": "yarn", "factor": 4.0}), "yarn"),
-        ("layer_types", serde_json::json!(["sliding_attention", "full_attention"]), "sliding"),
-        ("quantization_config", serde_json::json!({"quant_method": "gptq"}), "gptq"),
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    for (name, key, value, named) in [
+        ("qwen3", "model_type", r#""gpt_neox""#, "gpt_neox"),
+        ("qwen3", "hidden_act", r#""gelu""#, "gelu"),
+        ("mixtral", "hidden_act", r#""relu2""#, "relu2"),
+        ("qwen3_next", "hidden_act", r#""gelu_pytorch_tanh""#, "gelu_pytorch_tanh"),
+        ("qwen3_5_moe", "text_config.hidden_act", r#""gelu""#, "gelu"),
+        ("qwen3", "rope_scaling", r#"{"rope_type": "yarn", "factor": 4.0}"#, "yarn"),
+        ("llama", "rope_scaling", r#"{"type": "dynamic", "factor": 2.0}"#, "dynamic"),
+        ("olmoe", "rope_parameters", r#"{"rope_type": "longrope", "rope_theta": 1e4}"#, "longrope"),
+        ("qwen3_5", "text_config.rope_parameters", r#"{"rope_type": "yarn"}"#, "yarn"),
+        ("qwen3", "layer_types", r#"["sliding_attention", "full_attention"]"#, "sliding"),
+        ("qwen3", "layer_types", r#"["chunked_attention", "full_attention"]"#, "chunked_attention"),
+        ("llama", "layer_types", r#"["full_attention", "linear_attention"]"#, "linear_attention"),
+        ("qwen3_next", "layer_types", r#"["mamba", "mamba", "mamba", "full_attention"]"#, "mamba"),
+        ("mixtral", "sliding_window", "4096", "4096"),
+        ("qwen3_5", "text_config.output_gate_type", r#""tanh""#, "tanh"),
+        ("qwen3", "quantization_config", r#"{"quant_method": "gptq"}"#, "gptq"),
+        ("qwen3_moe", "quantization_config", r#"{"quant_method": "bitsandbytes"}"#, "bitsandbytes"),
+        (
+            "qwen3",
+            "quantization_config",
+            r#"{"quant_method": "compressed-tensors", "format": "marlin-24"}"#,
+            "marlin-24",
+        ),
     ] {
-        let dir = changed(&case, key, value);
-        let e = Model::open(dir.path(), &Options::default()).err().unwrap();
+        let dir = changed(&case(name), key, json(value));
+        let e = Model::open(dir.path(), &Options::default()).err();
+        let e = e.unwrap_or_else(|| panic!("{name} opens with {key} {value}"));
         assert!(e.to_string().contains(named), "{e}");
+        assert_eq!(e.class().exit_code(), 3);
     }
+}
+
+#[test]
+fn a_window_is_refused_where_it_is_used() {
+    let case = case("qwen3");
+    let dir = changed(&case, "sliding_window", 64.into());
+    assert!(Model::open(dir.path(), &Options::default()).is_ok());
+    let path = dir.path().join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json["use_sliding_window"] = true.into();
+    std::fs::write(&path, json.to_string()).unwrap();
+    let e = Model::open(dir.path(), &Options::default()).err().unwrap();
+    assert!(e.to_string().contains("sliding-window attention"), "{e}");
 }
 
 /// Names and rows of everything that went into a matrix.

@@ -102,21 +102,9 @@ impl<B: Backend> DeltaNet<B> {
     pub fn load(layer: &Builder<B>, c: &DeltaConfig, projections: Projections) -> Result<Self> {
         let at = layer.within("linear_attn");
         let (keys, values) = (c.key_heads * c.key_dim, c.value_heads * c.value_dim);
-        let decay = at.vector("A_log", c.value_heads)?.into_iter().map(|a| -a.exp()).collect();
-        let channels = 2 * keys + values;
-        let rule = DeltaRule {
-            key_heads: c.key_heads,
-            value_heads: c.value_heads,
-            key_dim: c.key_dim,
-            value_dim: c.value_dim,
-            taps: c.taps,
-            conv: at.tensor([channels, c.taps], at.vector("conv1d.weight", channels * c.taps)?)?,
-            decay: at.tensor([1, c.value_heads], decay)?,
-            dt_bias: at.tensor([1, c.value_heads], at.vector("dt_bias", c.value_heads)?)?,
-            norm: at.norm("norm", c.value_dim, NormKind::Plain, c.eps)?,
-            gate: c.gate,
-        };
-        let h = c.hidden;
+        let (channels, h) = (2 * keys + values, c.hidden);
+        // The projections first: they bound every size below, and products of these.
+        let out = at.linear("out_proj", [h, values])?;
         let inputs = match projections {
             Projections::Grouped => Inputs::Grouped {
                 qkvz: at.linear("in_proj_qkvz", [channels + values, h])?,
@@ -130,7 +118,20 @@ impl<B: Backend> DeltaNet<B> {
                 a: at.linear("in_proj_a", [c.value_heads, h])?,
             },
         };
-        Ok(DeltaNet { rule, out: at.linear("out_proj", [h, values])?, inputs })
+        let decay = at.vector("A_log", c.value_heads)?.into_iter().map(|a| -a.exp()).collect();
+        let rule = DeltaRule {
+            key_heads: c.key_heads,
+            value_heads: c.value_heads,
+            key_dim: c.key_dim,
+            value_dim: c.value_dim,
+            taps: c.taps,
+            conv: at.tensor([channels, c.taps], at.vector("conv1d.weight", channels * c.taps)?)?,
+            decay: at.tensor([1, c.value_heads], decay)?,
+            dt_bias: at.tensor([1, c.value_heads], at.vector("dt_bias", c.value_heads)?)?,
+            norm: at.norm("norm", c.value_dim, NormKind::Plain, c.eps)?,
+            gate: c.gate,
+        };
+        Ok(DeltaNet { rule, out, inputs })
     }
 
     /// `x` `[tokens, hidden]` to the same shape.

@@ -8,4 +8,4 @@ mod rope;
 pub use attention::{Attention, AttentionConfig, QkNorm};
 pub use delta_net::{DeltaConfig, DeltaNet, Projections};
 pub use mlp::{ExpertNames, Mlp, MoeConfig};
-pub use rope::Rope;
+pub use rope::{Rope, RopeConfig};

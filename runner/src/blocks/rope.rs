@@ -6,6 +6,25 @@ use verify::{Error, Result};
 use crate::backend::Span;
 use crate::families::Keys;
 
+/// What a config says about the rotation. Its table is made by [`Self::table`], when tensors have shown that heads are
+/// as wide as it says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RopeConfig {
+    theta: f64,
+    /// Entries of a head that are rotated.
+    rotated: usize,
+    scaling: Scaling,
+}
+
+/// How the frequencies are stretched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Scaling {
+    None,
+    /// All divided.
+    Linear(f32),
+    Llama3(Llama3),
+}
+
 /// Frequencies of the rotated part of a head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
@@ -13,7 +32,7 @@ pub struct Rope {
     inverse: Vec<f32>,
 }
 
-impl Rope {
+impl RopeConfig {
     /// Reads `rope_parameters`, or `rope_theta`, `partial_rotary_factor` and `rope_scaling` of older files.
     ///
     /// # Errors
@@ -35,17 +54,14 @@ impl Rope {
                 .found(format!("theta {theta}, {rotated} of {head_dim} entries rotated"))
                 .expected("a positive theta and an even number of rotated entries"));
         }
-        let exponent = |i: usize| f64::from((2 * i) as f32 / rotated as f32);
-        let mut inverse: Vec<f32> =
-            (0..rotated / 2).map(|i| 1.0 / (theta.powf(exponent(i)) as f32)).collect();
         let kind = scaling.and_then(|s| s.get("rope_type").or_else(|| s.get("type"))).and_then(Value::as_str);
-        match kind.unwrap_or("default") {
+        let scaling = match kind.unwrap_or("default") {
             // In text all three axes of mrope stand at the same position.
-            "default" | "mrope" => {}
+            "default" | "mrope" => Scaling::None,
             "linear" => {
                 let factor = number("factor", f64::NAN)? as f32;
                 check_factors(keys, &[factor])?;
-                inverse.iter_mut().for_each(|f| *f /= factor);
+                Scaling::Linear(factor)
             }
             "llama3" => {
                 let scaled = Llama3 {
@@ -55,13 +71,27 @@ impl Rope {
                     original: number("original_max_position_embeddings", f64::NAN)? as f32,
                 };
                 check_factors(keys, &[scaled.factor, scaled.low, scaled.original, scaled.high - scaled.low])?;
-                inverse.iter_mut().for_each(|f| *f = scaled.apply(*f));
+                Scaling::Llama3(scaled)
             }
             other => return Err(refused(keys, other)),
-        }
-        Ok(Rope { inverse })
+        };
+        Ok(RopeConfig { theta, rotated, scaling })
     }
 
+    /// The frequencies.
+    pub fn table(&self) -> Rope {
+        let exponent = |i: usize| f64::from((2 * i) as f32 / self.rotated as f32);
+        let scaled = |f: f32| match self.scaling {
+            Scaling::None => f,
+            Scaling::Linear(factor) => f / factor,
+            Scaling::Llama3(llama3) => llama3.apply(f),
+        };
+        let plain = |i: usize| 1.0 / (self.theta.powf(exponent(i)) as f32);
+        Rope { inverse: (0..self.rotated / 2).map(|i| scaled(plain(i))).collect() }
+    }
+}
+
+impl Rope {
     /// Shape and values of the angles of every row: cosines, then sines, see [`crate::Backend::rotate`].
     pub fn angles(&self, spans: &[Span]) -> ([usize; 2], Vec<f32>) {
         let positions = || spans.iter().flat_map(|s| s.start..s.start + s.len);
@@ -77,6 +107,7 @@ impl Rope {
 }
 
 /// Frequencies stretched as for Llama 3.1: slow ones by `factor`, fast ones not, with a ramp between.
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Llama3 {
     factor: f32,
     low: f32,
@@ -119,7 +150,7 @@ mod tests {
     fn rope(json: &str) -> Result<Rope> {
         let text = format!("{{\"model_type\":\"x\",{json}}}");
         let config = verify::checkpoint::Config::parse(text, std::path::Path::new("config.json"))?;
-        Rope::parse(&Keys::new(&config), 8, 10000.0, 1.0)
+        Ok(RopeConfig::parse(&Keys::new(&config), 8, 10000.0, 1.0)?.table())
     }
 
     #[test]

@@ -6,7 +6,7 @@ use verify::Result;
 
 use super::Keys;
 use crate::backend::{Backend, Linear, Norm};
-use crate::blocks::Rope;
+use crate::blocks::RopeConfig;
 use crate::decoder::{Decoder, Layer};
 use crate::weights::{Matrix, Source};
 
@@ -37,7 +37,7 @@ pub struct Frame<'a> {
     /// Its eps.
     pub eps: f32,
     /// Rotary embedding of the attention layers.
-    pub rope: Rope,
+    pub rope: RopeConfig,
     /// True where the head is the embedding.
     pub tied: bool,
 }
@@ -134,7 +134,7 @@ impl<'a, B: Backend> Builder<'a, B> {
                 .collect::<Result<_>>()?,
             norm: body.norm("norm", hidden, frame.norm, frame.eps)?,
             head: self.plain(head)?,
-            rope: frame.rope,
+            rope: frame.rope.table(),
             vocab,
             context: keys.count_or("max_position_embeddings", usize::MAX)?,
         })

@@ -162,23 +162,32 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Refuses attention over a sliding window.
+    /// Refuses attention over a sliding window, and layers of other kinds than this model_type has.
     ///
     /// # Errors
-    /// Exit 3 naming the window.
+    /// Exit 3 naming the window or the kind.
     pub fn check_no_window(&self, layers: usize) -> Result<()> {
         let types = self.layer_types(layers)?;
-        let named = types.iter().flatten().any(|t| t.contains("sliding") || t.contains("chunked"));
-        // Without the switch a window of qwen3 files is not used.
-        let switched = self.flag_or("use_sliding_window", self.config.model_type() == "mixtral")?;
-        if !(named || switched && types.is_none() && self.get("sliding_window").is_some()) {
-            return Ok(());
+        let model = self.config.model_type();
+        let linear = model.starts_with("qwen3_next") || model.starts_with("qwen3_5");
+        let known = |t: &&String| *t == "full_attention" || linear && *t == "linear_attention";
+        if let Some(other) = types.iter().flatten().find(|t| !known(t)) {
+            return Err(self
+                .wrong("`layer_types`")
+                .found(format!("`{}`", Shown(other)))
+                .expected("full attention in all layers")
+                .hint("verify the model through a served endpoint"));
         }
-        Err(self
-            .wrong("sliding-window attention")
-            .found(self.get("sliding_window").map_or("`layer_types`".to_string(), ToString::to_string))
-            .expected("full attention in all layers")
-            .hint("this runner has no sliding window: verify the model through a served endpoint"))
+        // Without the switch a window of qwen3 files is not used.
+        let switched = self.flag_or("use_sliding_window", model == "mixtral")?;
+        match self.get("sliding_window").filter(|_| switched && types.is_none()) {
+            None => Ok(()),
+            Some(window) => Err(self
+                .wrong("sliding-window attention")
+                .found(window.to_string())
+                .expected("full attention in all layers")
+                .hint("this runner has no sliding window: verify the model through a served endpoint")),
+        }
     }
 
     /// An error about `what` of this file.

@@ -5,7 +5,7 @@ use verify::Result;
 use super::builder::Frame;
 use super::{Builder, NormKind};
 use crate::backend::{Backend, Divide};
-use crate::blocks::{Attention, AttentionConfig, ExpertNames, Mlp, MoeConfig, Rope};
+use crate::blocks::{Attention, AttentionConfig, ExpertNames, Mlp, MoeConfig, RopeConfig};
 use crate::decoder::{Decoder, Layer, Mixer};
 
 /// What the configuration class fills in.
@@ -31,7 +31,7 @@ pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
         prefix: "model",
         norm: NormKind::Plain,
         eps,
-        rope: Rope::parse(&keys, attention.heads.dim, 1_000_000.0, 1.0)?,
+        rope: RopeConfig::parse(&keys, attention.heads.dim, 1_000_000.0, 1.0)?,
         tied: keys.flag_or("tie_word_embeddings", false)?,
     };
     model.decoder(frame, |layer, _| {

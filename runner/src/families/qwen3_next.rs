@@ -7,7 +7,7 @@ use super::qwen3_moe::SparseLayers;
 use super::{Builder, Keys, NormKind};
 use crate::backend::{Backend, Divide};
 use crate::blocks::{
-    Attention, AttentionConfig, DeltaConfig, DeltaNet, Mlp, MoeConfig, Projections, QkNorm, Rope,
+    Attention, AttentionConfig, DeltaConfig, DeltaNet, Mlp, MoeConfig, Projections, QkNorm, RopeConfig,
 };
 use crate::decoder::{Decoder, Layer, Mixer};
 
@@ -74,7 +74,7 @@ impl<'a> Hybrid<'a> {
     }
 
     pub fn frame(&self, prefix: &'static str, tied: bool) -> Result<Frame<'a>> {
-        let rope = Rope::parse(&self.keys, self.attention.heads.dim, 10_000.0, 0.25)?;
+        let rope = RopeConfig::parse(&self.keys, self.attention.heads.dim, 10_000.0, 0.25)?;
         Ok(Frame { keys: self.keys, prefix, norm: NormKind::ZeroCentred, eps: self.eps, rope, tied })
     }
 
