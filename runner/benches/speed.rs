@@ -1,7 +1,10 @@
 //! Speed of the CPU backend against the machine's own limit: `cargo bench -p runner [-- THREADS] [avx2]`.
 //!
-//! Makes a random Qwen3 MoE of half a billion parameters, in bf16 and in FP8, decodes and reads prompts with it, and
-//! compares the bytes that a token needs with a streaming read of the same files in the same run.
+//! Makes a random Qwen3 MoE of half a billion parameters, in bf16, in FP8 and in 4 bit, decodes and reads prompts with it,
+//! and compares the bytes that a token needs with a streaming read of the same files in the same run.
+//!
+//! With `PREP_LLAMA_CPP=PYTHON`, an interpreter that has `llama-cpp-python`, `gguf` and `numpy`, llama.cpp runs the same
+//! shapes in between: see `peers/llama_cpp.py`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -15,9 +18,10 @@ use rayon::prelude::*;
 use runner::backend::{Backend, Linear};
 use runner::cpu::{Array, Isa};
 use runner::decoder::{Part, Sequence, Want};
-use runner::weights::{Bytes, Format, Matrix, Scales};
+use runner::weights::{Awq, Bytes, Format, Int4, Matrix, Scales};
 use runner::{Cpu, Model, Options};
 use verify::Checkpoint;
+use verify::codec::Float;
 
 const HIDDEN: usize = 1024;
 const LAYERS: usize = 8;
@@ -33,26 +37,55 @@ fn main() {
     let wanted = |isa: &Isa| std::env::args().any(|a| a == isa.name());
     let isa = Isa::available().into_iter().find(wanted).unwrap_or(Isa::best());
     println!("{} threads, {}", threads, isa.name());
-    for fp8 in [false, true] {
-        in_cache(isa, fp8);
+    for (name, format) in formats() {
+        in_cache(isa, name, format);
     }
-    for fp8 in [false, true] {
+    for kind in [Kind::Bf16, Kind::Fp8, Kind::Int4] {
         let dir = tempfile::tempdir().unwrap();
-        write_model(dir.path(), fp8);
-        measure(dir.path(), fp8, isa, threads);
+        write_model(dir.path(), kind);
+        measure(dir.path(), kind, isa, threads);
     }
 }
 
-fn measure(dir: &Path, fp8: bool, isa: Isa, threads: usize) {
+/// How the projections are stored; embedding, head and routers are in bf16 always.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Bf16,
+    /// With a scale for each block of 128 x 128.
+    Fp8,
+    /// compressed-tensors, with a scale for each 128 of a row.
+    Int4,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Bf16 => "bf16",
+            Kind::Fp8 => "fp8 ",
+            Kind::Int4 => "int4",
+        }
+    }
+
+    /// Bytes of a weight, its scales included.
+    fn width(self, plain: bool) -> f64 {
+        match self {
+            Kind::Fp8 if !plain => 1.0,
+            Kind::Int4 if !plain => 0.5 + 2.0 / 128.0,
+            _ => 2.0,
+        }
+    }
+}
+
+fn measure(dir: &Path, kind: Kind, isa: Isa, threads: usize) {
     let model =
         Model::on(Cpu::new(isa), &Checkpoint::open(dir).unwrap(), &Options { threads: Some(threads) });
     let model = model.unwrap();
     let map = Checkpoint::open(dir).unwrap().map().unwrap();
-    let name = if fp8 { "fp8 " } else { "bf16" };
+    let name = kind.name();
     let weights: Vec<&[u8]> =
         (0..map.index().tensors().len()).flat_map(|t| map.bytes_at(t).chunks(1 << 18)).collect();
     // As many bytes as a token needs, each time others, so that no cache holds them.
-    let portion = active_bytes(fp8).div_ceil(1 << 18);
+    let portion = active_bytes(kind).div_ceil(1 << 18);
     let stream = |portion: &[&[u8]]| {
         let start = Instant::now();
         let sum = model.install(|| portion.par_iter().map(|c| sum(c)).reduce(|| 0, u64::wrapping_add));
@@ -71,7 +104,7 @@ fn measure(dir: &Path, fp8: bool, isa: Isa, threads: usize) {
             token = token.min(start.elapsed().as_secs_f64());
         }
     }
-    let active = active_bytes(fp8) as f64;
+    let active = active_bytes(kind) as f64;
     println!("{name} streaming read  {:7.2} GB/s", read / 1e9);
     println!(
         "{name} decode          {:7.2} tok/s, {:.0} MB a token, {:7.2} GB/s, {:.1} % of the streaming read",
@@ -92,13 +125,29 @@ fn measure(dir: &Path, fp8: bool, isa: Isa, threads: usize) {
     }
 }
 
+const IN_CACHE: [usize; 2] = [128, 1024];
+
+fn formats() -> [(&'static str, Format); 4] {
+    let [rows, cols] = IN_CACHE;
+    let scales =
+        Scales { values: vec![1.0; rows * cols >> 14].into(), block: [128, 128], across: cols / 128 };
+    let ones = || Bytes::owned(1f32.to_le_bytes().repeat(rows * cols / 128));
+    let zeros = Bytes::owned(vec![0x88; rows * cols / 128 / 2]);
+    let int4 = Int4 { scales: ones(), float: Float::F32, zeros: None, group: 128, across: cols / 128 };
+    let awq = Awq { scales: ones(), float: Float::F32, zeros, group: 128 };
+    [
+        ("bf16", Format::Bf16),
+        ("fp8 ", Format::E4m3(scales)),
+        ("int4", Format::Int4(int4)),
+        ("awq ", Format::Awq(awq)),
+    ]
+}
+
 /// What one thread does with weights that lie in its cache: the arithmetic alone.
-fn in_cache(isa: Isa, fp8: bool) {
-    let (rows, cols) = (128, 1024);
-    let width = if fp8 { 1 } else { 2 };
-    let bytes: Vec<u8> = (0..rows * cols * width).map(|i| (i * 37 % 64 + 32) as u8).collect();
-    let scales = Scales { values: vec![1.0; 8].into(), block: [128, 128], across: 8 };
-    let format = if fp8 { Format::E4m3(scales) } else { Format::Bf16 };
+fn in_cache(isa: Isa, name: &str, format: Format) {
+    let [rows, cols] = IN_CACHE;
+    let size = rows * format.row_bytes(cols);
+    let bytes: Vec<u8> = (0..size).map(|i| (i * 37 % 64 + 32) as u8).collect();
     let weight = Matrix { name: "w".into(), rows, cols, bytes: Bytes::owned(bytes), format };
     let linear = Linear { weight, bias: None };
     let cpu = Cpu::new(isa);
@@ -113,8 +162,7 @@ fn in_cache(isa: Isa, fp8: bool) {
                 best = best.min(start.elapsed().as_secs_f64());
             }
         });
-        let name = if fp8 { "fp8 " } else { "bf16" };
-        let (bytes, sums) = ((rows * cols * width) as f64, (2 * rows * cols * tokens) as f64);
+        let (bytes, sums) = (size as f64, (2 * rows * cols * tokens) as f64);
         println!(
             "{name} in cache, {tokens:2} tokens {:7.2} GB/s, {:6.1} GFLOP/s",
             bytes / best / 1e9,
@@ -140,7 +188,7 @@ fn sum(bytes: &[u8]) -> u64 {
     sums.iter().fold(0, |a, b| a.wrapping_add(*b))
 }
 
-/// Every matrix of the model: name, rows, columns, whether FP8 leaves it in 16 bit, uses of it by a token.
+/// Every matrix of the model: name, rows, columns, whether quantizing leaves it in 16 bit, uses of it by a token.
 fn matrices() -> Vec<(String, usize, usize, bool, f64)> {
     let [q, kv, dim] = HEADS;
     let mut all = vec![
@@ -164,20 +212,24 @@ fn matrices() -> Vec<(String, usize, usize, bool, f64)> {
     all
 }
 
-fn active_bytes(fp8: bool) -> usize {
-    let width = |plain: bool| if fp8 && !plain { 1.0 } else { 2.0 };
-    let each = matrices().into_iter().map(|(_, r, c, plain, uses)| (r * c) as f64 * width(plain) * uses);
+fn active_bytes(kind: Kind) -> usize {
+    let each = matrices().into_iter().map(|(_, r, c, plain, uses)| (r * c) as f64 * kind.width(plain) * uses);
     each.sum::<f64>() as usize
 }
 
-fn write_model(dir: &Path, fp8: bool) {
+fn write_model(dir: &Path, kind: Kind) {
     let mut tensors = Vec::new();
     for (name, rows, cols, plain, _) in matrices() {
-        let eight = fp8 && !plain;
-        let dtype = if eight { "F8_E4M3" } else { "BF16" };
-        tensors.push((format!("{name}.weight"), dtype, vec![rows, cols]));
-        if eight {
-            tensors.push((format!("{name}.weight_scale_inv"), "F32", vec![rows / 128, cols / 128]));
+        match kind {
+            Kind::Fp8 if !plain => {
+                tensors.push((format!("{name}.weight"), "F8_E4M3", vec![rows, cols]));
+                tensors.push((format!("{name}.weight_scale_inv"), "F32", vec![rows / 128, cols / 128]));
+            }
+            Kind::Int4 if !plain => {
+                tensors.push((format!("{name}.weight_packed"), "I32", vec![rows, cols / 8]));
+                tensors.push((format!("{name}.weight_scale"), "BF16", vec![rows, cols / 128]));
+            }
+            _ => tensors.push((format!("{name}.weight"), "BF16", vec![rows, cols])),
         }
     }
     for n in 0..LAYERS {
@@ -198,9 +250,20 @@ fn write_model(dir: &Path, fp8: bool) {
         "num_attention_heads": HEADS[0], "num_key_value_heads": HEADS[1], "head_dim": HEADS[2],
         "rope_theta": 1e6, "max_position_embeddings": 4096,
     });
-    if fp8 {
-        config["quantization_config"] =
-            serde_json::json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+    match kind {
+        Kind::Bf16 => {}
+        Kind::Fp8 => {
+            config["quantization_config"] =
+                serde_json::json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
+        }
+        Kind::Int4 => {
+            let weights =
+                serde_json::json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128});
+            config["quantization_config"] = serde_json::json!({
+                "quant_method": "compressed-tensors", "format": "pack-quantized",
+                "config_groups": {"group_0": {"weights": weights}},
+            });
+        }
     }
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
 }
@@ -211,7 +274,7 @@ fn write_tensors(path: &Path, tensors: &[(String, &str, Vec<usize>)]) {
     let mut end = 0;
     for (name, dtype, shape) in tensors {
         let width = match *dtype {
-            "F32" => 4,
+            "F32" | "I32" => 4,
             "BF16" => 2,
             _ => 1,
         };
@@ -237,6 +300,7 @@ fn write_tensors(path: &Path, tensors: &[(String, &str, Vec<usize>)]) {
                 ("BF16", 2) => file.write_all(&(((bits & 0x807f) | 0x3c80) as u16).to_le_bytes()),
                 ("BF16", _) => file.write_all(&0x3f80u16.to_le_bytes()),
                 ("F32", _) => file.write_all(&1f32.to_le_bytes()),
+                ("I32", _) => file.write_all(&(state >> 32).to_le_bytes()[..4]),
                 _ => file.write_all(&[((bits & 0x87) | 0x08) as u8]),
             }
             .unwrap();

@@ -73,7 +73,7 @@ impl Format {
 pub struct Scales {
     /// Row-major `[ceil(rows / block[0]), ceil(cols / block[1])]`.
     pub values: Arc<[f32]>,
-    /// Rows (a multiple of 32, where there is more than one block in a row) and columns of a block.
+    /// Rows and columns of a block; multiples of 32 and 64 where there is more than one block in a row.
     pub block: [usize; 2],
     /// Blocks beside each other.
     pub across: usize,
@@ -102,14 +102,57 @@ pub struct Int4 {
 }
 
 impl Int4 {
+    /// With its bytes at hand.
+    pub fn factors(&self) -> Int4Factors<'_> {
+        Int4Factors {
+            scales: Floats { float: self.float, bytes: self.scales.as_slice() },
+            zeros: self.zeros.as_ref().map(|zeros| zeros.as_slice().as_chunks().0),
+            group: self.group,
+            across: self.across,
+        }
+    }
+}
+
+/// Zeros and scales of an [`Int4`] matrix, for kernels: finding a tensor's bytes takes longer than using them.
+#[derive(Debug, Clone, Copy)]
+pub struct Int4Factors<'a> {
+    scales: Floats<'a>,
+    zeros: Option<&'a [[u8; 4]]>,
+    /// As in [`Int4`].
+    pub group: usize,
+    /// As in [`Int4`].
+    pub across: usize,
+}
+
+impl Int4Factors<'_> {
     /// Zero and scale of group `group` of row `row`.
-    pub fn factors(&self, row: usize, group: usize) -> [f32; 2] {
-        let scale = one_float(self.float, self.scales.as_slice(), row * self.across + group);
-        let zero = self.zeros.as_ref().map_or(8, |zeros| {
-            let word = zeros.as_slice().as_chunks::<4>().0[row / 8 * self.across + group];
-            u32::from_le_bytes(word) >> (4 * (row % 8)) & 15
-        });
+    #[inline(always)]
+    pub fn of(&self, row: usize, group: usize) -> [f32; 2] {
+        let scale = self.scales.at(row * self.across + group);
+        let zero = match self.zeros {
+            None => 8,
+            Some(zeros) => u32::from_le_bytes(zeros[row / 8 * self.across + group]) >> (4 * (row % 8)) & 15,
+        };
         [zero as f32, scale]
+    }
+}
+
+/// Numbers in the file.
+#[derive(Debug, Clone, Copy)]
+pub struct Floats<'a> {
+    float: Float,
+    bytes: &'a [u8],
+}
+
+impl Floats<'_> {
+    /// Number `at`.
+    #[inline(always)]
+    pub fn at(&self, at: usize) -> f32 {
+        match self.float {
+            Float::F32 => f32::from_le_bytes(self.bytes.as_chunks().0[at]),
+            Float::F16 => f16::from_le_bytes(self.bytes.as_chunks().0[at]).to_f32(),
+            Float::BF16 => bf16::from_le_bytes(self.bytes.as_chunks().0[at]).to_f32(),
+        }
     }
 }
 
@@ -130,17 +173,9 @@ impl Awq {
     /// Nibble `j` of word `c` belongs to output `8 c + ORDER[j]`.
     pub const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-    /// The scale of output `row` in group `group`, of `rows` outputs.
-    pub fn scale(&self, row: usize, rows: usize, group: usize) -> f32 {
-        one_float(self.float, self.scales.as_slice(), group * rows + row)
-    }
-}
-
-fn one_float(float: Float, bytes: &[u8], at: usize) -> f32 {
-    match float {
-        Float::F32 => f32::from_le_bytes(bytes.as_chunks().0[at]),
-        Float::F16 => f16::from_le_bytes(bytes.as_chunks().0[at]).to_f32(),
-        Float::BF16 => bf16::from_le_bytes(bytes.as_chunks().0[at]).to_f32(),
+    /// The scales `[cols / group, rows]`, at hand.
+    pub fn scales(&self) -> Floats<'_> {
+        Floats { float: self.float, bytes: self.scales.as_slice() }
     }
 }
 

@@ -4,6 +4,6 @@ mod matrix;
 mod quantization;
 mod source;
 
-pub use matrix::{Awq, Bytes, Format, Int4, Matrix, Scales};
+pub use matrix::{Awq, Bytes, Floats, Format, Int4, Int4Factors, Matrix, Scales};
 pub use quantization::Quantization;
 pub use source::Source;

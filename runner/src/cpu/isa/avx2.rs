@@ -81,30 +81,28 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn from_e4m3(bytes: &[u8; 16]) -> Self {
+    fn from_e4m3(bytes: &[u8; 64]) -> [Self; 4] {
+        let p = bytes.as_ptr();
         // SAFETY: above.
         unsafe {
-            let keep = _mm256_set1_epi32(0x87f0_0000u32 as i32);
-            let codes = _mm_loadu_si128(bytes.as_ptr().cast());
-            let a = _mm256_cvtepi8_epi32(codes);
-            let b = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(codes));
-            let a = _mm256_and_si256(_mm256_slli_epi32::<20>(a), keep);
-            let b = _mm256_and_si256(_mm256_slli_epi32::<20>(b), keep);
-            Avx2(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b))
+            let ([a, b, c, d], [e, f, g, h]) = (thirty_two(p), thirty_two(p.add(32)));
+            [Avx2(a, e), Avx2(b, f), Avx2(c, g), Avx2(d, h)]
         }
     }
 
     #[inline(always)]
-    fn from_u4(bytes: &[u8; 8]) -> Self {
+    fn from_u4(bytes: &[u8; 32]) -> [Self; 4] {
+        let p = bytes.as_ptr();
         // SAFETY: above.
         unsafe {
-            let pairs = _mm_cvtepu8_epi16(_mm_loadl_epi64(bytes.as_ptr().cast()));
-            let halves = _mm_or_si128(pairs, _mm_slli_epi16::<4>(pairs));
-            let codes = _mm_and_si128(halves, _mm_set1_epi8(15));
-            Avx2(
-                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
-                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(codes))),
-            )
+            let a = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            let b = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(16).cast()));
+            [
+                Avx2(low_four(a), low_four(b)),
+                Avx2(low_four(_mm256_srli_epi32::<4>(a)), low_four(_mm256_srli_epi32::<4>(b))),
+                Avx2(low_four(_mm256_srli_epi32::<8>(a)), low_four(_mm256_srli_epi32::<8>(b))),
+                Avx2(low_four(_mm256_srli_epi32::<12>(a)), low_four(_mm256_srli_epi32::<12>(b))),
+            ]
         }
     }
 
@@ -142,4 +140,37 @@ impl Lanes for Avx2 {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
     }
+}
+
+/// e4m3 codes `4 i + k` in lane `i` of the `k`-th, as in [`Lanes::from_e4m3`].
+///
+/// # Safety
+/// On AVX2, with 32 bytes at `p`.
+#[inline(always)]
+unsafe fn thirty_two(p: *const u8) -> [__m256; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        // Two codes to a 16-bit word: the upper is moved and masked into a bfloat16 as it stands, then the lower.
+        let pairs = _mm256_loadu_si256(p.cast());
+        let keep = _mm256_set1_epi16(0x87f0u16 as i16);
+        let odd = _mm256_and_si256(_mm256_srai_epi16::<4>(pairs), keep);
+        let even = _mm256_and_si256(_mm256_srai_epi16::<4>(_mm256_slli_epi16::<8>(pairs)), keep);
+        let upper = _mm256_set1_epi32(0xffff_0000u32 as i32);
+        [
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(even)),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(odd)),
+            _mm256_castsi256_ps(_mm256_and_si256(even, upper)),
+            _mm256_castsi256_ps(_mm256_and_si256(odd, upper)),
+        ]
+    }
+}
+
+/// The low four bits of each lane as a number.
+///
+/// # Safety
+/// On AVX2.
+#[inline(always)]
+unsafe fn low_four(x: __m256i) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe { _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15))) }
 }

@@ -68,25 +68,53 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn from_e4m3(bytes: &[u8; 16]) -> Self {
+    fn from_e4m3(bytes: &[u8; 64]) -> [Self; 4] {
         // SAFETY: above.
-        Avx512(unsafe {
-            let codes = _mm512_cvtepi8_epi32(_mm_loadu_si128(bytes.as_ptr().cast()));
-            let bits =
-                _mm512_and_si512(_mm512_slli_epi32::<20>(codes), _mm512_set1_epi32(0x87f0_0000u32 as i32));
-            _mm512_castsi512_ps(bits)
-        })
+        unsafe {
+            // Two codes to a 16-bit word: the upper is moved and masked into a bfloat16 as it stands, then the lower.
+            let pairs = _mm512_loadu_si512(bytes.as_ptr().cast());
+            let keep = _mm512_set1_epi16(0x87f0u16 as i16);
+            let odd = _mm512_and_si512(_mm512_srai_epi16::<4>(pairs), keep);
+            let even = _mm512_and_si512(_mm512_srai_epi16::<4>(_mm512_slli_epi16::<8>(pairs)), keep);
+            // Two bfloat16 to a 32-bit word.
+            let upper = _mm512_set1_epi32(0xffff_0000u32 as i32);
+            [
+                Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(even))),
+                Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(odd))),
+                Avx512(_mm512_castsi512_ps(_mm512_and_si512(even, upper))),
+                Avx512(_mm512_castsi512_ps(_mm512_and_si512(odd, upper))),
+            ]
+        }
     }
 
     #[inline(always)]
-    fn from_u4(bytes: &[u8; 8]) -> Self {
+    fn from_u4(bytes: &[u8; 32]) -> [Self; 4] {
         // SAFETY: above.
-        Avx512(unsafe {
-            let pairs = _mm_cvtepu8_epi16(_mm_loadl_epi64(bytes.as_ptr().cast()));
-            let halves = _mm_or_si128(pairs, _mm_slli_epi16::<4>(pairs));
-            let codes = _mm_and_si128(halves, _mm_set1_epi8(15));
-            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes))
-        })
+        unsafe {
+            let fours = _mm512_cvtepu16_epi32(_mm256_loadu_si256(bytes.as_ptr().cast()));
+            let low = _mm512_set1_epi32(15);
+            [
+                Avx512(_mm512_cvtepi32_ps(_mm512_and_si512(fours, low))),
+                Avx512(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<4>(fours), low))),
+                Avx512(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<8>(fours), low))),
+                Avx512(_mm512_cvtepi32_ps(_mm512_srli_epi32::<12>(fours))),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn scaled_u4(bytes: &[u8; 32], [_, _, table]: [Self; 3]) -> [Self; 4] {
+        // SAFETY: above.
+        unsafe {
+            // The look-up minds the low four bits of each lane only.
+            let fours = _mm512_cvtepu16_epi32(_mm256_loadu_si256(bytes.as_ptr().cast()));
+            [
+                Avx512(_mm512_permutexvar_ps(fours, table.0)),
+                Avx512(_mm512_permutexvar_ps(_mm512_srli_epi32::<4>(fours), table.0)),
+                Avx512(_mm512_permutexvar_ps(_mm512_srli_epi32::<8>(fours), table.0)),
+                Avx512(_mm512_permutexvar_ps(_mm512_srli_epi32::<12>(fours), table.0)),
+            ]
+        }
     }
 
     #[inline(always)]

@@ -62,30 +62,42 @@ impl Lanes for Neon {
     }
 
     #[inline(always)]
-    fn from_e4m3(bytes: &[u8; 16]) -> Self {
-        // SAFETY: above.
-        unsafe {
-            let codes = vreinterpretq_s8_u8(vld1q_u8(bytes.as_ptr()));
-            let (a, b) = (vmovl_s8(vget_low_s8(codes)), vmovl_s8(vget_high_s8(codes)));
-            let parts = [vget_low_s16(a), vget_high_s16(a), vget_low_s16(b), vget_high_s16(b)];
-            Neon(parts.map(|part| {
-                let wide = vshlq_n_s32::<20>(vmovl_s16(part));
-                vreinterpretq_f32_s32(vandq_s32(wide, vdupq_n_s32(0x87f0_0000u32 as i32)))
-            }))
+    fn from_e4m3(bytes: &[u8; 64]) -> [Self; 4] {
+        let mut out = [Self::splat(0.0); 4];
+        for part in 0..4 {
+            // SAFETY: above.
+            unsafe {
+                // Two codes to a 16-bit word: the upper is moved and masked into a bfloat16 as it stands, then the lower.
+                let pairs = vreinterpretq_s16_u8(vld1q_u8(bytes.as_ptr().add(16 * part)));
+                let keep = vdupq_n_s16(0x87f0u16 as i16);
+                let odd = vreinterpretq_u32_s16(vandq_s16(vshrq_n_s16::<4>(pairs), keep));
+                let even = vandq_s16(vshrq_n_s16::<4>(vshlq_n_s16::<8>(pairs)), keep);
+                let even = vreinterpretq_u32_s16(even);
+                let upper = vdupq_n_u32(0xffff_0000);
+                out[0].0[part] = vreinterpretq_f32_u32(vshlq_n_u32::<16>(even));
+                out[1].0[part] = vreinterpretq_f32_u32(vshlq_n_u32::<16>(odd));
+                out[2].0[part] = vreinterpretq_f32_u32(vandq_u32(even, upper));
+                out[3].0[part] = vreinterpretq_f32_u32(vandq_u32(odd, upper));
+            }
         }
+        out
     }
 
     #[inline(always)]
-    fn from_u4(bytes: &[u8; 8]) -> Self {
-        // SAFETY: above.
-        unsafe {
-            let pairs = vmovl_u8(vld1_u8(bytes.as_ptr()));
-            let halves = vreinterpretq_u8_u16(vorrq_u16(pairs, vshlq_n_u16::<4>(pairs)));
-            let codes = vandq_u8(halves, vdupq_n_u8(15));
-            let (a, b) = (vmovl_u8(vget_low_u8(codes)), vmovl_u8(vget_high_u8(codes)));
-            let parts = [vget_low_u16(a), vget_high_u16(a), vget_low_u16(b), vget_high_u16(b)];
-            Neon(parts.map(|part| vcvtq_f32_u32(vmovl_u16(part))))
+    fn from_u4(bytes: &[u8; 32]) -> [Self; 4] {
+        let mut out = [Self::splat(0.0); 4];
+        for part in 0..4 {
+            // SAFETY: above.
+            unsafe {
+                let fours = vmovl_u16(vreinterpret_u16_u8(vld1_u8(bytes.as_ptr().add(8 * part))));
+                let low = vdupq_n_u32(15);
+                out[0].0[part] = vcvtq_f32_u32(vandq_u32(fours, low));
+                out[1].0[part] = vcvtq_f32_u32(vandq_u32(vshrq_n_u32::<4>(fours), low));
+                out[2].0[part] = vcvtq_f32_u32(vandq_u32(vshrq_n_u32::<8>(fours), low));
+                out[3].0[part] = vcvtq_f32_u32(vshrq_n_u32::<12>(fours));
+            }
         }
+        out
     }
 
     #[inline(always)]

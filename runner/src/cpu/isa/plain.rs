@@ -45,13 +45,15 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
-    fn from_e4m3(bytes: &[u8; 16]) -> Self {
-        Plain(bytes.map(|c| f32::from_bits((c.cast_signed() as u32) << 20 & 0x87f0_0000)))
+    fn from_e4m3(bytes: &[u8; 64]) -> [Self; 4] {
+        let number = |code: u8| f32::from_bits((code.cast_signed() as u32) << 20 & 0x87f0_0000);
+        std::array::from_fn(|k| Plain(std::array::from_fn(|i| number(bytes[4 * i + k]))))
     }
 
     #[inline(always)]
-    fn from_u4(bytes: &[u8; 8]) -> Self {
-        Plain(std::array::from_fn(|i| f32::from(bytes[i / 2] >> (4 * (i % 2)) & 15)))
+    fn from_u4(bytes: &[u8; 32]) -> [Self; 4] {
+        let number = |at: usize| f32::from(bytes[at / 2] >> (4 * (at % 2)) & 15);
+        std::array::from_fn(|k| Plain(std::array::from_fn(|i| number(4 * i + k))))
     }
 
     #[inline(always)]

@@ -1,86 +1,12 @@
-//! Weights as they lie in the file, read sixteen at a time.
+//! Weights as they lie in the file, read sixty-four at a time.
 
 use std::ops::Range;
 
 use crate::cpu::isa::{Kernel, LANES, Lanes};
-use crate::weights::{Format, Matrix};
+use crate::weights::{Format, Int4Factors, Matrix};
 
-/// Sixteen weights as they lie in the file.
-pub trait Codes {
-    /// Their bytes.
-    type Chunk;
-    /// Whole chunks of a row, and what is left.
-    fn chunks(row: &[u8]) -> (&[Self::Chunk], &[u8]);
-    /// The left over, filled up with zeros.
-    fn tail(left: &[u8]) -> Self::Chunk;
-    /// As numbers, of `block`'s zero and scale.
-    fn read<L: Lanes>(chunk: &Self::Chunk, block: Block<L>) -> L;
-    /// What the weights of block number `block` of row `row` share.
-    fn block<L: Lanes>(format: &Format, row: usize, block: usize) -> Block<L>;
-}
-
-/// What the weights under one scale share.
-#[derive(Clone, Copy)]
-pub struct Block<L> {
-    zero: L,
-    scale: L,
-}
-
-/// Chunks of a row under one scale: all of it where there are no scales.
-pub fn chunks_of_a_block(w: &Matrix) -> usize {
-    let columns = match &w.format {
-        Format::Int4(int4) => int4.group,
-        _ => w.cols,
-    };
-    // A block begins at an even chunk, also where it is the only one.
-    columns.div_ceil(LANES).next_multiple_of(2)
-}
-
-macro_rules! codes {
-    ($name:ident, $bytes:literal, $chunk:ident, $of:ident => $read:expr, |$format:ident, $row:ident, $block:ident| $factors:expr) => {
-        /// See [`Codes`].
-        pub struct $name;
-
-        impl Codes for $name {
-            type Chunk = [u8; $bytes];
-
-            #[inline(always)]
-            fn chunks(row: &[u8]) -> (&[Self::Chunk], &[u8]) {
-                row.as_chunks()
-            }
-
-            #[inline(always)]
-            fn tail(left: &[u8]) -> Self::Chunk {
-                let mut chunk = [0; $bytes];
-                chunk[..left.len()].copy_from_slice(left);
-                chunk
-            }
-
-            #[inline(always)]
-            #[allow(unused_variables)]
-            fn read<L: Lanes>($chunk: &Self::Chunk, $of: Block<L>) -> L {
-                $read
-            }
-
-            #[inline(always)]
-            #[allow(unused_variables)]
-            fn block<L: Lanes>($format: &Format, $row: usize, $block: usize) -> Block<L> {
-                let [zero, scale]: [f32; 2] = $factors;
-                Block { zero: L::splat(zero), scale: L::splat(scale) }
-            }
-        }
-    };
-}
-
-codes!(Single, 64, chunk, block => L::from_f32(chunk), |f, row, block| [0.0, 1.0]);
-codes!(Half, 32, chunk, block => L::from_f16(chunk), |f, row, block| [0.0, 1.0]);
-codes!(Brain, 32, chunk, block => L::from_bf16(chunk), |f, row, block| [0.0, 1.0]);
-// Scales of e4m3 are not in the weights but in the tokens and in the sums: see `eight`.
-codes!(Eight, 16, chunk, block => L::from_e4m3(chunk), |f, row, block| [0.0, 1.0]);
-codes!(Four, 8, chunk, block => L::from_u4(chunk).sub(block.zero).mul(block.scale), |f, row, block| match f {
-    Format::Int4(int4) => int4.factors(row, block),
-    _ => [0.0, 1.0],
-});
+/// Weights read together.
+pub const RUN: usize = 4 * LANES;
 
 /// Sixteen numbers on a cache line of their own.
 #[derive(Clone, Copy)]
@@ -92,8 +18,209 @@ impl Chunk {
     pub const ZERO: Chunk = Chunk([0.0; LANES]);
 }
 
-/// Some rows as f32 (e4m3 as its lanes read it), each filled up with zeros to whole chunks, `beside` of them interleaved chunk by chunk:
-/// `to[group, chunk, row of the group]`.
+/// Chunks of `columns` numbers, filled up to whole runs.
+pub fn chunks_of(columns: usize) -> usize {
+    columns.div_ceil(RUN) * (RUN / LANES)
+}
+
+/// Where the numbers of a run stand in its four chunks. Weights and tokens must agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Sixteen after sixteen.
+    Straight,
+    /// Number `4 i + k` in lane `i` of chunk `k`: where shifts and masks put codes of eight bits or less.
+    Woven,
+}
+
+impl Order {
+    /// The order in which weights of this format are read.
+    pub fn of(format: &Format) -> Order {
+        match format {
+            Format::F32 | Format::F16 | Format::Bf16 => Order::Straight,
+            // AWQ has no rows: its tokens are read as they are.
+            Format::Awq(_) => Order::Straight,
+            Format::E4m3(_) | Format::Int4(_) => Order::Woven,
+        }
+    }
+
+    /// Chunk and lane of column `column`.
+    pub fn place(self, column: usize) -> [usize; 2] {
+        match self {
+            Order::Straight => [column / LANES, column % LANES],
+            Order::Woven => [column / RUN * 4 + column % 4, column % RUN / 4],
+        }
+    }
+}
+
+/// The bytes of a run.
+pub trait Run: Sized {
+    /// Whole runs of a row, and what is left.
+    fn split(row: &[u8]) -> (&[Self], &[u8]);
+    /// The left over, filled up with zeros.
+    fn filled(left: &[u8]) -> Self;
+}
+
+impl<const N: usize> Run for [u8; N] {
+    #[inline(always)]
+    fn split(row: &[u8]) -> (&[Self], &[u8]) {
+        row.as_chunks()
+    }
+
+    #[inline(always)]
+    fn filled(left: &[u8]) -> Self {
+        let mut run = [0; N];
+        run[..left.len()].copy_from_slice(left);
+        run
+    }
+}
+
+/// A way to write down sixty-four weights.
+pub trait Codes {
+    /// Their bytes.
+    type Run: Run;
+    /// True where runs of a row may lie in different [`Group`]s.
+    const GROUPED: bool = false;
+    /// As numbers, in the format's [`Order`].
+    fn read<L: Lanes>(run: &Self::Run, group: &Group<L>) -> [L; 4];
+    /// What group number `number` of row `row` shares, groups being of [`runs_of_a_group`] runs.
+    #[inline(always)]
+    fn group<L: Lanes>(_factors: Factors, _row: usize, _number: usize) -> Group<L> {
+        Group { zero: L::splat(0.0), scale: L::splat(1.0), table: None }
+    }
+}
+
+/// What weights under one scale share.
+#[derive(Clone, Copy)]
+pub struct Group<L> {
+    zero: L,
+    scale: L,
+    /// `(code - zero) * scale` of each code, where all of a run is under one scale.
+    table: Option<L>,
+}
+
+impl<L: Lanes> Group<L> {
+    /// All of a run under one zero and scale.
+    #[inline(always)]
+    fn one([zero, scale]: [f32; 2]) -> Self {
+        let (zero, scale) = (L::splat(zero), L::splat(scale));
+        Group { zero, scale, table: Some(L::load(&CODES).sub(zero).mul(scale)) }
+    }
+
+    /// Zeros and scales of the two halves of a run.
+    #[inline(always)]
+    fn halves(a: [f32; 2], b: [f32; 2]) -> Self {
+        // Column 4 i + k stands in lane i: half of the columns are half of the lanes.
+        let (mut zero, mut scale) = ([a[0]; LANES], [a[1]; LANES]);
+        zero[LANES / 2..].fill(b[0]);
+        scale[LANES / 2..].fill(b[1]);
+        Group { zero: L::load(&zero), scale: L::load(&scale), table: None }
+    }
+}
+
+const CODES: [f32; LANES] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+
+/// What groups are made of, where a format has them.
+pub type Factors<'a> = Option<Int4Factors<'a>>;
+
+/// Those of a matrix.
+pub fn factors(w: &Matrix) -> Factors<'_> {
+    match &w.format {
+        Format::Int4(int4) => Some(int4.factors()),
+        _ => None,
+    }
+}
+
+/// Runs of a row that share a [`Group`].
+pub fn runs_of_a_group(w: &Matrix) -> usize {
+    match &w.format {
+        Format::Int4(int4) if int4.across > 1 && int4.group.is_multiple_of(RUN) => int4.group / RUN,
+        Format::Int4(int4) if int4.across > 1 => 1,
+        _ => w.cols.div_ceil(RUN).max(1),
+    }
+}
+
+/// f32.
+pub struct Single;
+
+impl Codes for Single {
+    type Run = [u8; 4 * RUN];
+
+    #[inline(always)]
+    fn read<L: Lanes>(run: &Self::Run, _: &Group<L>) -> [L; 4] {
+        let (parts, _) = run.as_chunks();
+        [L::from_f32(&parts[0]), L::from_f32(&parts[1]), L::from_f32(&parts[2]), L::from_f32(&parts[3])]
+    }
+}
+
+/// IEEE half.
+pub struct Half;
+
+impl Codes for Half {
+    type Run = [u8; 2 * RUN];
+
+    #[inline(always)]
+    fn read<L: Lanes>(run: &Self::Run, _: &Group<L>) -> [L; 4] {
+        let (parts, _) = run.as_chunks();
+        [L::from_f16(&parts[0]), L::from_f16(&parts[1]), L::from_f16(&parts[2]), L::from_f16(&parts[3])]
+    }
+}
+
+/// bfloat16.
+pub struct Brain;
+
+impl Codes for Brain {
+    type Run = [u8; 2 * RUN];
+
+    #[inline(always)]
+    fn read<L: Lanes>(run: &Self::Run, _: &Group<L>) -> [L; 4] {
+        let (parts, _) = run.as_chunks();
+        [L::from_bf16(&parts[0]), L::from_bf16(&parts[1]), L::from_bf16(&parts[2]), L::from_bf16(&parts[3])]
+    }
+}
+
+/// FP8 e4m3. Its scales are not in the weights but in the tokens and in the sums: see `eight`.
+pub struct Eight;
+
+impl Codes for Eight {
+    type Run = [u8; RUN];
+
+    #[inline(always)]
+    fn read<L: Lanes>(run: &Self::Run, _: &Group<L>) -> [L; 4] {
+        L::from_e4m3(run)
+    }
+}
+
+/// Four bits.
+pub struct Four;
+
+impl Codes for Four {
+    type Run = [u8; RUN / 2];
+    const GROUPED: bool = true;
+
+    #[inline(always)]
+    fn read<L: Lanes>(run: &Self::Run, group: &Group<L>) -> [L; 4] {
+        let Group { zero, scale, table } = *group;
+        if let Some(table) = table {
+            return L::scaled_u4(run, [zero, scale, table]);
+        }
+        let [a, b, c, d] = L::from_u4(run);
+        [a.sub(zero).mul(scale), b.sub(zero).mul(scale), c.sub(zero).mul(scale), d.sub(zero).mul(scale)]
+    }
+
+    #[inline(always)]
+    fn group<L: Lanes>(factors: Factors, row: usize, number: usize) -> Group<L> {
+        let Some(int4) = factors else { return Single::group(factors, row, number) };
+        if int4.across == 1 || int4.group.is_multiple_of(RUN) {
+            return Group::one(int4.of(row, number));
+        }
+        let [first, second] = [2 * number, 2 * number + 1].map(|half| half * (RUN / 2) / int4.group);
+        Group::halves(int4.of(row, first), int4.of(row, second.min(int4.across - 1)))
+    }
+}
+
+/// Some rows as f32 in their format's [`Order`] (e4m3 as its lanes read it), each filled up with zeros to whole runs,
+/// `beside` of them interleaved chunk by chunk: `to[group, chunk, row of the group]`.
 pub struct Unpack<'a> {
     /// The matrix.
     pub w: &'a Matrix,
@@ -127,21 +254,32 @@ impl Unpack<'_> {
     fn unpack<L: Lanes, C: Codes>(self) {
         let Unpack { w, rows, beside, to } = self;
         let bytes = w.bytes.as_slice();
-        let (len, n) = (w.format.row_bytes(w.cols), w.cols.div_ceil(LANES));
-        let step = chunks_of_a_block(w);
+        let (len, n) = (w.format.row_bytes(w.cols), chunks_of(w.cols));
+        let (step, factors) = (runs_of_a_group(w), factors(w));
         for (r, row) in rows.enumerate() {
             let to = &mut to[r / beside * n * beside + r % beside..];
-            let (codes, left) = C::chunks(&bytes[row * len..][..len]);
-            for (number, codes) in codes.chunks(step).enumerate() {
-                let block = C::block::<L>(&w.format, row, number);
-                for (code, to) in codes.iter().zip(to[number * step * beside..].chunks_mut(beside)) {
-                    C::read::<L>(code, block).store(&mut to[0].0);
+            let (runs, left) = C::Run::split(&bytes[row * len..][..len]);
+            for (number, some) in runs.chunks(step).enumerate() {
+                let group = C::group::<L>(factors, row, number);
+                for (i, run) in some.iter().enumerate() {
+                    store(C::read::<L>(run, &group), &mut to[(number * step + i) * 4 * beside..], beside);
                 }
             }
-            if codes.len() < n {
-                let block = C::block::<L>(&w.format, row, codes.len() / step);
-                C::read::<L>(&C::tail(left), block).store(&mut to[codes.len() * beside].0);
+            if !left.is_empty() {
+                let group = C::group::<L>(factors, row, runs.len() / step);
+                store(
+                    C::read::<L>(&C::Run::filled(left), &group),
+                    &mut to[runs.len() * 4 * beside..],
+                    beside,
+                );
             }
         }
+    }
+}
+
+#[inline(always)]
+fn store<L: Lanes>(run: [L; 4], to: &mut [Chunk], beside: usize) {
+    for k in 0..4 {
+        run[k].store(&mut to[k * beside].0);
     }
 }

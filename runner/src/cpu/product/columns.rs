@@ -1,17 +1,15 @@
 //! AutoAWQ's layout: inputs outside, outputs inside, so the lanes run over outputs.
 //!
-//! Every output adds its group's products in the order of inputs, then the groups in order: the same for one token and
-//! for many.
+//! Every output adds `(code - zero) * x` over a group in the order of inputs, multiplies that by the group's scale, and
+//! adds the groups in order: the same for one token and for many.
 
-use super::codes::Chunk;
+use super::codes::{Chunk, RUN};
 use crate::cpu::Array;
-use crate::cpu::isa::{Kernel, LANES, Lanes};
-use crate::weights::{Awq, Matrix};
+use crate::cpu::isa::{Kernel, Lanes};
+use crate::weights::{Awq, Floats, Matrix};
 
-/// Outputs of a task, a multiple of [`WIDTH`].
-pub const OUTPUTS: usize = 256;
-/// Outputs whose sums are in registers together: four registers' worth of lanes.
-const WIDTH: usize = 4 * LANES;
+/// Outputs of a task, a multiple of [`RUN`].
+pub const OUTPUTS: usize = 4 * RUN;
 
 /// Outputs `first..` of one product, for every token.
 pub struct Columns<'a> {
@@ -32,93 +30,130 @@ impl Kernel for Columns<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let tokens = self.x.rows();
-        let mut tile = vec![Chunk::ZERO; self.awq.group * 4];
+        let (tokens, group) = (self.x.rows(), self.awq.group);
+        let mut tile = vec![[Chunk::ZERO; 4]; if tokens > 1 { group } else { 0 }];
         let mut totals = vec![[Chunk::ZERO; 4]; tokens];
-        for (n, out) in self.out.chunks_mut(WIDTH * tokens).enumerate() {
-            let part =
-                Part { w: self.w, awq: self.awq, first: self.first + n * WIDTH, outputs: out.len() / tokens };
+        for (n, out) in self.out.chunks_mut(RUN * tokens).enumerate() {
+            let outputs = out.len() / tokens;
+            let part = Part {
+                w: self.w,
+                group: self.awq.group,
+                codes: self.w.bytes.as_slice(),
+                zeros: self.awq.zeros.as_slice(),
+                scales: self.awq.scales(),
+                first: self.first + n * RUN,
+                outputs,
+            };
             totals.fill([Chunk::ZERO; 4]);
-            for group in 0..self.w.cols / self.awq.group {
-                part.unpack::<L>(group, &mut tile);
+            for g in 0..self.w.cols / group {
+                let scales = part.scales(g);
+                if tokens == 1 {
+                    let sums = part.sums::<L>(g, &self.x.row(0)[g * group..][..group]);
+                    add_scaled::<L>(sums, &scales, &mut totals[0]);
+                    continue;
+                }
+                part.unpack::<L>(g, &mut tile);
                 for (x, totals) in self.x.each_row().zip(&mut totals) {
-                    add_group::<L>(&tile, &x[group * self.awq.group..][..self.awq.group], totals);
+                    let sums = sums_of_tile::<L>(&tile, &x[g * group..][..group]);
+                    add_scaled::<L>(sums, &scales, totals);
                 }
             }
             for (t, totals) in totals.iter().enumerate() {
-                for output in 0..part.outputs {
-                    let (word, place) = (output / 8, nibble_of(output % 8));
-                    out[output * tokens + t] = totals[word / 2].0[word % 2 * 8 + place];
+                for output in 0..outputs {
+                    // Nibble `4 i + k` of the line is lane `i` of chunk `k`.
+                    let nibble = output / 8 * 8 + NIBBLE[output % 8];
+                    out[output * tokens + t] = totals[nibble % 4].0[nibble / 4];
                 }
             }
         }
     }
 }
 
-/// Where in its word output `output` of eight stands.
-#[inline(always)]
-fn nibble_of(output: usize) -> usize {
-    // The inverse of `Awq::ORDER`.
-    if output.is_multiple_of(2) { output / 2 } else { output / 2 + 4 }
-}
+/// Where in its word output `o` of eight stands: the inverse of [`Awq::ORDER`].
+const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Up to [`WIDTH`] outputs from `first`.
+/// Up to [`RUN`] outputs from `first`.
 struct Part<'a> {
     w: &'a Matrix,
-    awq: &'a Awq,
+    group: usize,
+    codes: &'a [u8],
+    zeros: &'a [u8],
+    scales: Floats<'a>,
     first: usize,
     outputs: usize,
 }
 
 impl Part<'_> {
-    /// The weights of one group, `[inputs, 4]` chunks; within a chunk outputs stand as their nibbles do.
+    /// The scales of the outputs, as [`Lanes::from_u4`] places their codes.
     #[inline(always)]
-    fn unpack<L: Lanes>(&self, group: usize, tile: &mut [Chunk]) {
-        let inputs = group * self.awq.group..(group + 1) * self.awq.group;
-        for lane in 0..self.outputs.div_ceil(LANES) {
-            let mut scales = [0.0; LANES];
-            for (n, scale) in scales.iter_mut().enumerate() {
-                let output = self.first + lane * LANES + n / 8 * 8 + Awq::ORDER[n % 8];
-                if output < self.w.rows {
-                    *scale = self.awq.scale(output, self.w.rows, group);
-                }
+    fn scales(&self, group: usize) -> [Chunk; 4] {
+        let mut scales = [Chunk::ZERO; 4];
+        for nibble in 0..self.outputs {
+            let output = self.first + nibble / 8 * 8 + Awq::ORDER[nibble % 8];
+            scales[nibble % 4].0[nibble / 4] = self.scales.at(group * self.w.rows + output);
+        }
+        scales
+    }
+
+    /// `sum over the group of (code - zero) * x`.
+    #[inline(always)]
+    fn sums<L: Lanes>(&self, group: usize, x: &[f32]) -> [L; 4] {
+        let zeros = L::from_u4(&self.words(self.zeros, group));
+        let mut sums = [L::splat(0.0); 4];
+        for (input, x) in x.iter().enumerate() {
+            let (weights, x) =
+                (L::from_u4(&self.words(self.codes, group * self.group + input)), L::splat(*x));
+            for k in 0..4 {
+                sums[k] = sums[k].fma(weights[k].sub(zeros[k]), x);
             }
-            let scale = L::load(&scales);
-            let zero = L::from_u4(&self.words(self.awq.zeros.as_slice(), group, lane));
-            for (input, to) in inputs.clone().zip(tile.chunks_exact_mut(4)) {
-                let codes = L::from_u4(&self.words(self.w.bytes.as_slice(), input, lane));
-                codes.sub(zero).mul(scale).store(&mut to[lane].0);
+        }
+        sums
+    }
+
+    /// `code - zero` of the group, by input.
+    #[inline(always)]
+    fn unpack<L: Lanes>(&self, group: usize, tile: &mut [[Chunk; 4]]) {
+        let zeros = L::from_u4(&self.words(self.zeros, group));
+        for (input, to) in tile.iter_mut().enumerate() {
+            let weights = L::from_u4(&self.words(self.codes, group * self.group + input));
+            for k in 0..4 {
+                weights[k].sub(zeros[k]).store(&mut to[k].0);
             }
         }
     }
 
-    /// The two words of lane `lane` in line `line`; zero where there is only one.
+    /// The codes of the outputs in line `line`; zero beyond the last.
     #[inline(always)]
-    fn words(&self, bytes: &[u8], line: usize, lane: usize) -> [u8; 8] {
-        let at = self.first / 2 + lane * 8;
-        let line = &bytes[line * self.w.rows / 2..][..self.w.rows / 2];
-        let mut words = [0; 8];
-        if let Some(whole) = line[at..].first_chunk::<8>() {
-            words = *whole;
-        } else {
-            words[..line.len() - at].copy_from_slice(&line[at..]);
+    fn words(&self, bytes: &[u8], line: usize) -> [u8; RUN / 2] {
+        let at = line * self.w.rows / 2 + self.first / 2;
+        if self.outputs == RUN
+            && let Some(whole) = bytes[at..].first_chunk()
+        {
+            return *whole;
         }
+        let mut words = [0; RUN / 2];
+        words[..self.outputs / 2].copy_from_slice(&bytes[at..][..self.outputs / 2]);
         words
     }
 }
 
-/// `totals += sum over the group of weight * x`.
+/// `sum over the group of weight * x`.
 #[inline(always)]
-fn add_group<L: Lanes>(tile: &[Chunk], x: &[f32], totals: &mut [Chunk; 4]) {
+fn sums_of_tile<L: Lanes>(tile: &[[Chunk; 4]], x: &[f32]) -> [L; 4] {
     let mut sums = [L::splat(0.0); 4];
-    let (tile, _) = tile.as_chunks::<4>();
     for (weights, x) in tile.iter().zip(x) {
         let x = L::splat(*x);
-        for i in 0..4 {
-            sums[i] = sums[i].fma(L::load(&weights[i].0), x);
+        for k in 0..4 {
+            sums[k] = sums[k].fma(L::load(&weights[k].0), x);
         }
     }
-    for i in 0..4 {
-        L::load(&totals[i].0).add(sums[i]).store(&mut totals[i].0);
+    sums
+}
+
+/// `totals += sums * scales`.
+#[inline(always)]
+fn add_scaled<L: Lanes>(sums: [L; 4], scales: &[Chunk; 4], totals: &mut [Chunk; 4]) {
+    for k in 0..4 {
+        L::load(&totals[k].0).fma(sums[k], L::load(&scales[k].0)).store(&mut totals[k].0);
     }
 }

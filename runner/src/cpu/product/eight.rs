@@ -4,7 +4,7 @@
 //! the sum instead; scales of blocks multiply the tokens, once for all rows of a block. The lanes read codes divided by
 //! 2^120: half of that is given back to the tokens, half to the sums, so that nothing in between leaves f32's range.
 
-use super::codes::Chunk;
+use super::codes::{Chunk, RUN};
 use crate::cpu::isa::{LANES, Lanes};
 use crate::weights::Scales;
 
@@ -48,16 +48,21 @@ fn multiply<L: Lanes>(x: &[Chunk], factor: f32, to: &mut [Chunk]) {
     }
 }
 
-/// Gives the sums of the rows from `first` their scale; `out` `[rows, tokens]`, `codes` those rows'.
+/// Gives the sums of the rows from `first` their scale; `out` `[rows, tokens]`.
 #[inline(always)]
-pub fn scale_sums(scales: &Scales, first: usize, codes: &[u8], out: &mut [f32], tokens: usize) {
+pub fn scale_sums(scales: &Scales, first: usize, out: &mut [f32], tokens: usize) {
     for (r, out) in out.chunks_exact_mut(tokens).enumerate() {
         let factor = scales.of_sum(first + r);
         for out in out {
             *out *= factor;
         }
     }
-    // The lanes read the NaN as 480. One look at all rows, for there is none in a sound file.
+}
+
+/// Makes the sums of the rows NaN whose `codes` hold one: the lanes read it as 480.
+#[inline(always)]
+pub fn spoil_sums(codes: &[u8], out: &mut [f32], tokens: usize) {
+    // One look at all rows, for there is none in a sound file.
     if has_nan(codes) {
         let len = codes.len() / (out.len() / tokens);
         for (out, codes) in out.chunks_exact_mut(tokens).zip(codes.chunks_exact(len)) {
@@ -68,11 +73,23 @@ pub fn scale_sums(scales: &Scales, first: usize, codes: &[u8], out: &mut [f32], 
     }
 }
 
+/// True where one of the codes is 0x7f, the largest of the signed numbers, or 0xff, the largest of the unsigned ones.
 #[inline(always)]
-fn has_nan(codes: &[u8]) -> bool {
+pub fn has_nan(codes: &[u8]) -> bool {
     // No early exit, so that it runs over whole registers.
+    let (runs, left) = codes.as_chunks::<RUN>();
+    let (mut signed, mut unsigned) = ([i8::MIN; RUN], [0; RUN]);
+    for run in runs {
+        for i in 0..RUN {
+            signed[i] = signed[i].max(run[i].cast_signed());
+            unsigned[i] = unsigned[i].max(run[i]);
+        }
+    }
     let mut found = 0;
-    for code in codes {
+    for i in 0..RUN {
+        found |= u8::from(signed[i] == i8::MAX) | u8::from(unsigned[i] == u8::MAX);
+    }
+    for code in left {
         found |= u8::from(code & 0x7f == 0x7f);
     }
     found != 0

@@ -5,8 +5,8 @@
 
 use std::cell::RefCell;
 
-use super::codes::{Chunk, Unpack};
-use super::eight::{scale_sums, scale_tokens};
+use super::codes::{Chunk, Order, RUN, Unpack, chunks_of};
+use super::eight::{scale_sums, scale_tokens, spoil_sums};
 use crate::cpu::Array;
 use crate::cpu::isa::{Isa, Kernel, LANES, Lanes};
 use crate::weights::{Format, Matrix};
@@ -14,7 +14,7 @@ use crate::weights::{Format, Matrix};
 /// Rows unpacked together; also the unit of work of a thread.
 pub const PANEL: usize = 32;
 
-/// Tokens as the kernels read them: filled up with zeros to whole chunks, in strips of a few tokens each, a strip
+/// Tokens as the kernels read them: in the order of the weights' format, filled up with zeros to whole runs, in strips of a few tokens each, a strip
 /// chunk by chunk. One token is a strip of its own, hence a plain row.
 pub struct Packed {
     /// Number of tokens.
@@ -26,8 +26,8 @@ pub struct Packed {
 
 impl Packed {
     /// Packs `x` `[tokens, in]` for the kernels of `isa`.
-    pub fn new(isa: Isa, x: &Array) -> Self {
-        let n = x.cols().div_ceil(LANES);
+    pub fn new(isa: Isa, x: &Array, order: Order) -> Self {
+        let n = chunks_of(x.cols());
         let mut packed =
             Packed { tokens: x.rows(), chunks: vec![Chunk::ZERO; n * x.rows()], strips: Vec::new() };
         let most = if isa.run(IsWide) { WIDE[1] } else { NARROW[1] };
@@ -37,15 +37,40 @@ impl Packed {
             let left = x.rows() - at;
             let taken = left.div_ceil(left.div_ceil(most));
             for t in 0..taken {
-                let to = packed.chunks[at * n + t..].chunks_mut(taken);
-                for (to, from) in to.zip(x.row(at + t).chunks(LANES)) {
-                    to[0].0[..from.len()].copy_from_slice(from);
+                let to = &mut packed.chunks[at * n + t..];
+                match order {
+                    Order::Straight => {
+                        for (to, from) in to.chunks_mut(taken).zip(x.row(at + t).chunks(LANES)) {
+                            to[0].0[..from.len()].copy_from_slice(from);
+                        }
+                    }
+                    Order::Woven => {
+                        let (runs, left) = x.row(at + t).as_chunks::<RUN>();
+                        for (to, run) in to.chunks_mut(4 * taken).zip(runs) {
+                            weave(run, to, taken);
+                        }
+                        if !left.is_empty() {
+                            let mut run = [0.0; RUN];
+                            run[..left.len()].copy_from_slice(left);
+                            weave(&run, &mut to[runs.len() * 4 * taken..], taken);
+                        }
+                    }
                 }
             }
             packed.strips.push(taken);
             at += taken;
         }
         packed
+    }
+}
+
+/// A run in [`Order::Woven`], its four chunks `step` apart.
+fn weave(run: &[f32; RUN], to: &mut [Chunk], step: usize) {
+    for k in 0..4 {
+        let to = &mut to[k * step].0;
+        for i in 0..LANES {
+            to[i] = run[4 * i + k];
+        }
     }
 }
 
@@ -84,7 +109,7 @@ pub struct ManyTokens<'a> {
 impl ManyTokens<'_> {
     /// Computes the products.
     pub fn run(self, isa: Isa) {
-        let n = self.w.cols.div_ceil(LANES);
+        let n = chunks_of(self.w.cols);
         SPACE.with_borrow_mut(|space| {
             let len = (PANEL + WIDE[1]) * n;
             if space.len() < len {
@@ -137,7 +162,8 @@ impl Kernel for InPanel<'_> {
         }
         if let Format::E4m3(scales) = &w.format {
             let codes = &w.bytes.as_slice()[first * w.cols..(first + rows) * w.cols];
-            scale_sums(scales, first, codes, out, x.tokens);
+            scale_sums(scales, first, out, x.tokens);
+            spoil_sums(codes, out, x.tokens);
         }
     }
 }
@@ -167,14 +193,10 @@ impl Strip<'_> {
 /// `R` rows times `T` tokens, all sums in registers: even chunks first, then odd ones, as one token adds them.
 #[inline(always)]
 fn block<L: Lanes, const R: usize, const T: usize>(w: &[[Chunk; R]], x: &[[Chunk; T]]) -> [[f32; T]; R] {
-    let (w_pairs, w_last) = w.as_chunks::<2>();
-    let (x_pairs, x_last) = x.as_chunks::<2>();
+    let ((w_pairs, _), (x_pairs, _)) = (w.as_chunks::<2>(), x.as_chunks::<2>());
     let mut even = [[L::splat(0.0); T]; R];
     for (w, x) in w_pairs.iter().zip(x_pairs) {
         multiply_add(&mut even, &w[0], &x[0]);
-    }
-    for (w, x) in w_last.iter().zip(x_last) {
-        multiply_add(&mut even, w, x);
     }
     let mut odd = [[L::splat(0.0); T]; R];
     for (w, x) in w_pairs.iter().zip(x_pairs) {

@@ -1,9 +1,9 @@
 //! Decoding: one token, the weights read straight from the file.
 
-use super::codes::{Block, Brain, Chunk, Codes, Eight, Four, Half, Single, chunks_of_a_block};
-use super::eight::{scale_sums, scale_tokens};
+use super::codes::{Brain, Chunk, Codes, Eight, Four, Group, Half, Run, Single, factors, runs_of_a_group};
+use super::eight::{scale_sums, scale_tokens, spoil_sums};
 use super::many_tokens::Packed;
-use crate::cpu::isa::{Kernel, Lanes};
+use crate::cpu::isa::{Kernel, Lanes, fetch};
 use crate::weights::{Format, Matrix, Scales};
 
 /// Rows times one token.
@@ -43,46 +43,51 @@ impl Kernel for OneToken<'_> {
 fn straight<L: Lanes, C: Codes>(w: &Matrix, first: usize, x: &[Chunk], out: &mut [f32]) {
     let len = w.format.row_bytes(w.cols);
     let bytes = &w.bytes.as_slice()[first * len..];
-    let step = chunks_of_a_block(w);
+    let (step, factors) = (runs_of_a_group(w), factors(w));
+    let (x, _) = x.as_chunks::<4>();
     for (r, (out, bytes)) in out.iter_mut().zip(bytes.chunks_exact(len)).enumerate() {
-        let (codes, left) = C::chunks(bytes);
-        let block = |number: usize| C::block::<L>(&w.format, first + r, number);
+        let (runs, left) = C::Run::split(bytes);
         let mut sums = Pair::<L>::zero();
-        if step == 8 {
-            // The usual width, unrolled.
-            let ((blocks, codes), (xs, x)) = (codes.as_chunks::<8>(), x[..codes.len()].as_chunks::<8>());
-            for (number, (codes, x)) in blocks.iter().zip(xs).enumerate() {
-                sums.add_products::<C>(codes, x, block(number));
-            }
-            if !codes.is_empty() {
-                sums.add_products::<C>(codes, x, block(blocks.len()));
+        if C::GROUPED {
+            for (number, (runs, x)) in runs.chunks(step).zip(x.chunks(step)).enumerate() {
+                sums.add_row::<C>(runs, x, &C::group::<L>(factors, first + r, number));
             }
         } else {
-            for (number, (codes, x)) in codes.chunks(step).zip(x.chunks(step)).enumerate() {
-                sums.add_products::<C>(codes, x, block(number));
-            }
+            sums.add_row::<C>(runs, x, &C::group::<L>(factors, first + r, 0));
         }
-        if let Some(x) = x.get(codes.len()) {
-            let weight = C::read::<L>(&C::tail(left), block(codes.len() / step));
-            sums.add_product(codes.len(), weight, L::load(&x.0));
+        if !left.is_empty() {
+            let group = C::group::<L>(factors, first + r, runs.len() / step);
+            sums.add_products(C::read::<L>(&C::Run::filled(left), &group), &x[runs.len()]);
         }
         *out = sums.sum();
     }
 }
 
+/// Bytes of rows that are looked through for NaN while they are still in the first cache.
+const LOOK: usize = 16 << 10;
+
 #[inline(always)]
 fn fp8<L: Lanes>(w: &Matrix, scales: &Scales, first: usize, x: &[Chunk], out: &mut [f32]) {
     let mut scaled = vec![Chunk::ZERO; x.len()];
     let end = first + out.len();
+    let some = (LOOK / w.cols).max(1);
     let mut row = first;
     while row < end {
-        let until = scales.alike(row, end);
+        let alike = scales.alike(row, end);
         scale_tokens::<L>(scales, row, x, 1, &mut scaled);
-        straight::<L, Eight>(w, row, &scaled, &mut out[row - first..until - first]);
-        row = until;
+        while row < alike {
+            let until = alike.min(row + some);
+            let out = &mut out[row - first..until - first];
+            straight::<L, Eight>(w, row, &scaled, out);
+            spoil_sums(&w.bytes.as_slice()[row * w.cols..until * w.cols], out, 1);
+            row = until;
+        }
     }
-    scale_sums(scales, first, &w.bytes.as_slice()[first * w.cols..end * w.cols], out, 1);
+    scale_sums(scales, first, out, 1);
 }
+
+/// Bytes between what is read and what is fetched meanwhile.
+const AHEAD: usize = 8 << 10;
 
 /// The two chains of one sum: even chunks of sixteen, odd chunks of sixteen.
 struct Pair<L>([L; 2]);
@@ -93,26 +98,18 @@ impl<L: Lanes> Pair<L> {
         Pair([L::splat(0.0); 2])
     }
 
-    /// `codes` begin at an even chunk.
     #[inline(always)]
-    fn add_products<C: Codes>(&mut self, codes: &[C::Chunk], x: &[Chunk], block: Block<L>) {
-        let ((codes, last_code), (x, last_x)) = (codes.as_chunks::<2>(), x[..codes.len()].as_chunks::<2>());
-        for (codes, x) in codes.iter().zip(x) {
-            for i in 0..2 {
-                self.0[i] = self.0[i].fma(C::read::<L>(&codes[i], block), L::load(&x[i].0));
-            }
-        }
-        for (code, x) in last_code.iter().zip(last_x) {
-            self.0[0] = self.0[0].fma(C::read::<L>(code, block), L::load(&x.0));
+    fn add_row<C: Codes>(&mut self, runs: &[C::Run], x: &[[Chunk; 4]], group: &Group<L>) {
+        for (run, x) in runs.iter().zip(x) {
+            fetch(std::ptr::from_ref(run).cast::<u8>().wrapping_add(AHEAD));
+            self.add_products(C::read::<L>(run, group), x);
         }
     }
 
     #[inline(always)]
-    fn add_product(&mut self, chunk: usize, weight: L, x: L) {
-        if chunk.is_multiple_of(2) {
-            self.0[0] = self.0[0].fma(weight, x);
-        } else {
-            self.0[1] = self.0[1].fma(weight, x);
+    fn add_products(&mut self, weights: [L; 4], x: &[Chunk; 4]) {
+        for k in 0..4 {
+            self.0[k % 2] = self.0[k % 2].fma(weights[k], L::load(&x[k].0));
         }
     }
 
