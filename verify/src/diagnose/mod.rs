@@ -169,6 +169,16 @@ pub fn after(taught: &Taught, parser: &Parser, written: &Written, parsed: usize)
     findings
 }
 
+/// What a model wrote beside a parser that reads another format.
+pub fn wrong_parser(parser: &Parser, written: &Written) -> Option<Finding> {
+    let format = written.format.filter(|format| !reads(parser, format))?;
+    Some(Finding::new(
+        Level::Error,
+        format!("the model writes {}, parser `{}` reads {}", format.title, parser.name, title_of(parser)),
+        format!("use --parser {}", suggestion(&[], format)),
+    ))
+}
+
 fn reads(parser: &Parser, format: &Format) -> bool {
     std::iter::once(&parser.name).chain(parser.aliases).any(|name| format.parsers.contains(name))
 }
