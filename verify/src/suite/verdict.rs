@@ -95,6 +95,7 @@ mod tests {
     use crate::generate::{Answer, Generate, Prompt};
     use crate::parsers;
     use crate::progress::{Progress, Silent};
+    use crate::suite::Settings;
     use crate::suite::format::Expect;
     use crate::template::testing::renderer;
 
@@ -223,11 +224,13 @@ mod tests {
         let verdict = judge(&evaluation, &rows, &transcripts, (&taught, parser), None);
         let report = Report {
             model: "tiny <model>",
+            endpoint: None,
+            settings: &Settings { max_new: 140, ..Settings::default() },
             suite: &suite,
             verdict: &verdict,
             evaluation: &evaluation,
             matrix: &rows,
-            taught: &taught,
+            taught: Some(&taught),
             stability: None,
             transcripts: &transcripts,
         };
