@@ -8,11 +8,13 @@
 
 mod format;
 mod taught;
+mod thinking;
 
 use serde::Serialize;
 
 pub use format::{FORMATS, Format};
 pub use taught::{Taught, taught};
+pub use thinking::reasoning_parser;
 
 use crate::parsers::Parser;
 use crate::template::{Finding, Level};

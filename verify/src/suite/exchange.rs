@@ -27,6 +27,9 @@ pub struct Exchange {
     pub expected: Option<Vec<ToolCall>>,
     /// Whether those are the server's calls.
     pub parser_check: Check,
+    /// Tokens of the prompt that the served folder's template gives, where that folder is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_prompt_tokens: Option<usize>,
     /// The raw text.
     #[serde(skip)]
     pub raw_text: Option<String>,
@@ -81,7 +84,17 @@ pub fn exchange(
     };
     let source = raw.as_ref().map(|r| r.source);
     let raw_text = raw.map(|r| r.text);
-    Ok(Exchange { whole, streamed, stream_check, raw: source, expected, parser_check, raw_text })
+    let own_prompt_tokens = server.prompt_tokens(ask);
+    Ok(Exchange {
+        whole,
+        streamed,
+        stream_check,
+        raw: source,
+        expected,
+        parser_check,
+        own_prompt_tokens,
+        raw_text,
+    })
 }
 
 /// What the server's parsers make of a raw text.

@@ -124,7 +124,7 @@ fn findings(report: &Report<'_>) -> String {
     if let Some(s) = report.stability.filter(|s| !s.unstable.is_empty()) {
         let _ = writeln!(
             out,
-            "<p class=\"quiet\">Over {} runs the points of these changed: {}. Mean {:.1} points; the first run is shown.</p>",
+            "<p class=\"quiet\">Over {} runs the points of these changed: {}. Mean {:.1} points; the lowest run is shown.</p>",
             s.runs,
             escape(&s.unstable.join(", ")),
             s.mean

@@ -36,6 +36,7 @@ pub fn judge_served(
     reasons.extend(run.streamed_otherwise());
     reasons.extend(better_parser(evaluation, matrix));
     reasons.extend(run.not_comparable());
+    reasons.extend(run.another_prompt());
     reasons.extend(run.thinking_as_content());
     reasons.extend(cut(&written));
     reasons.sort_by_key(|r| std::cmp::Reverse(r.level));
@@ -201,6 +202,20 @@ impl<'a> Run<'a> {
             ));
         }
         notes
+    }
+
+    fn another_prompt(&self) -> Option<Finding> {
+        let other = |e: &Exchange| {
+            let (there, here) = (e.whole.prompt_tokens?, e.own_prompt_tokens?);
+            (there != here).then_some((there, here))
+        };
+        let (id, there, here) =
+            self.exchanges().find_map(|(t, e, _)| other(e).map(|(a, b)| (&t.id, a, b)))?;
+        Some(Finding::new(
+            Level::Warning,
+            format!("the server's prompt for `{id}` has {there} tokens, the folder's template gives {here}"),
+            "the server does not use this folder's chat template: see its --chat-template, or what it serves",
+        ))
     }
 
     fn thinking_as_content(&self) -> Option<Finding> {

@@ -144,4 +144,7 @@ pub trait Server: Sync {
     /// # Errors
     /// Where the server should have told it and did not.
     fn raw(&self, ask: &Ask, whole: &Message) -> Result<Option<Raw>, Lost>;
+
+    /// Tokens of the prompt that the served folder's template gives, where that folder is known.
+    fn prompt_tokens(&self, ask: &Ask) -> Option<usize>;
 }
