@@ -276,6 +276,17 @@ fn another_template_at_the_server_is_told() {
         .says("basic-01");
 }
 
+#[test]
+fn a_parser_that_is_not_read_here_is_scored_by_its_server() {
+    let server = Server::start(good());
+    let words = ["verify", "--endpoint", &server.url, "--parser", "inkling"];
+    prep(words)
+        .succeeds()
+        .says("PASSED: 72/72 with --parser inkling")
+        .says("prep does not read what `inkling` reads");
+    prep(args!["verify", tiny_folder(), "--parser", "inkling"]).exits(2).says("--endpoint URL");
+}
+
 // Servers that fail.
 
 #[test]
@@ -467,4 +478,197 @@ fn credentials_in_the_address_are_refused_unseen() {
         prep(["verify", "--endpoint", "http://me:hush@localhost:1/v1", "--parser", "qwen3_coder"]).exits(2);
     assert!(!ended.stderr.contains("hush"), "{}", ended.stderr);
     ended.says("OPENAI_API_KEY");
+}
+
+// Several rows, several runs, reports.
+
+fn schema() -> jsonschema::Validator {
+    let schema: Value = serde_json::from_str(verify::suite::REPORT_SCHEMA).unwrap();
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+fn valid(path: &std::path::Path) -> Value {
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let faults: Vec<String> =
+        schema().iter_errors(&report).map(|e| format!("{}: {e:.200}", e.instance_path())).collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+    report
+}
+
+#[test]
+fn folders_and_servers_make_one_table() {
+    let dir = Dir::new();
+    let (good, bad) =
+        (Server::start(good()), Server::start(Config { parser: "hermes", model: "other", ..good() }));
+    let dead = dead_url();
+    let reports = ["r.html", "r.json", "r.xml"].map(|n| dir.join(n));
+    let words = args![
+        "verify",
+        tiny_merged(),
+        "--endpoint",
+        good.url,
+        "--endpoint",
+        bad.url,
+        "--endpoint",
+        dead,
+        "--parser",
+        "qwen3_coder",
+        "--report",
+        reports[0],
+        "--report",
+        reports[1],
+        "--report",
+        reports[2]
+    ];
+    let ended = prep(&words).exits(4);
+    let table = ended.stdout.split("  model").nth(1).unwrap();
+    let row = |name: &str| table.lines().find(|l| l.trim_start().starts_with(name)).unwrap().to_string();
+    for head in ["basic", "error_recovery", "safety", "long_context", "p50 s", "first token s", "tokens/s"] {
+        assert!(table.lines().next().unwrap().contains(head), "{table}");
+    }
+    assert!(row("merged").contains("65/72") && row("merged").contains("passed"));
+    assert!(
+        row("tiny").contains("72/72") && row("other").contains("0/72") && row("other").contains("FAILED")
+    );
+    let ended = ended.says(&format!("{dead} was not run"));
+    assert!(ended.stdout.contains("cannot be reached"));
+    let report = valid(&reports[1]);
+    assert_eq!((&report["pass"], report["rows"].as_array().unwrap().len()), (&false.into(), 3));
+    assert_eq!(report["not_run"][0]["model"], dead.as_str());
+    let page = std::fs::read_to_string(&reports[0]).unwrap();
+    assert!(
+        page.contains("4 models compared")
+            && page.find("72/72").unwrap() < page.find("<h2>Transcripts").unwrap()
+    );
+    let xml = std::fs::read_to_string(&reports[2]).unwrap();
+    assert!(xml.contains("tests=\"76\"") && xml.contains("classname=\"tiny.basic\""), "{xml:.400}");
+    let json = prep(words.iter().cloned().chain(args!["--json"])).exits(4).json();
+    assert_eq!((json["rows"].as_array().unwrap().len(), &json["rows"][1]["score"]), (4, &72.into()));
+}
+
+#[test]
+fn each_row_has_its_own_model_and_parser() {
+    let (a, b) = (Server::start(good()), Server::start(Config { model: "other", ..good() }));
+    let words = |more: &[&str]| {
+        let both = ["verify", "--endpoint", &a.url, "--endpoint", &b.url, "--json"];
+        prep(both.iter().chain(more))
+    };
+    let json =
+        words(&["--model", "tiny", "--model", "other", "--parser", "qwen3_coder", "--parser", "seed_oss"]);
+    let json = json.json();
+    assert_eq!(
+        (&json["rows"][0]["parser"], &json["rows"][1]["parser"]),
+        (&"qwen3_coder".into(), &"seed_oss".into())
+    );
+    words(&["--parser", "hermes", "--parser", "hermes", "--parser", "hermes"])
+        .exits(2)
+        .says("--parser is given 3 times");
+}
+
+#[test]
+fn repeated_runs_take_the_next_seed_and_show_the_lowest() {
+    let sometimes = |r: &Request| match r.id == "basic-01" && r.body["seed"] == 8 {
+        true => Fault::OtherCall,
+        false => Fault::None,
+    };
+    let dir = Dir::new();
+    let (report, page) = (dir.join("r.json"), dir.join("r.html"));
+    let server = Server::start(Config { owner: "someone", ..good() }.failing(sometimes));
+    let more = ["--repeat", "3", "--temperature", "0.7", "--seed", "7", "--min-score", "72"];
+    let files = ["--report", report.to_str().unwrap(), "--report", page.to_str().unwrap()];
+    let ended = verify(&server, &[&more[..], &files].concat()).exits(1);
+    ended
+        .says("3 runs: 70 to 72 points, 71.3 on average; changing: basic-01")
+        .says("70 of 72 points, below the 72");
+    let json = valid(&report);
+    assert_eq!(
+        (&json["stability"]["runs"], &json["stability"]["unstable"][0]),
+        (&3.into(), &"basic-01".into())
+    );
+    assert_eq!(json["settings"]["sampling"]["seed"], 7);
+    assert!(std::fs::read_to_string(&page).unwrap().contains("70 to 72 points"));
+    let mut seeds: Vec<u64> = server.requests().iter().filter_map(|r| r.body["seed"].as_u64()).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    assert_eq!(seeds, [7, 8, 9]);
+}
+
+#[test]
+fn a_folder_is_run_several_times_too() {
+    let dir = Dir::new();
+    let report = dir.join("r.json");
+    let words = args![
+        "verify",
+        tiny_merged(),
+        "--parser",
+        "qwen3_coder",
+        "--repeat",
+        "2",
+        "--temperature",
+        "1.2",
+        "--top-p",
+        "0.9",
+        "--report",
+        report
+    ];
+    let first = prep(&words);
+    assert!(first.stdout.contains("2 runs: "), "{}", first.stdout);
+    let one = valid(&report);
+    prep(&words);
+    let two = valid(&report);
+    assert_eq!(
+        (&one["evaluation"]["cases"], &one["stability"]),
+        (&two["evaluation"]["cases"], &two["stability"])
+    );
+    prep(args!["verify", tiny_merged(), "--parser", "qwen3_coder", "--repeat", "2"])
+        .exits(2)
+        .says("--temperature");
+    prep(args!["verify", tiny_merged(), "--parser", "qwen3_coder", "--top-p", "0"]).exits(2).says("top_p");
+}
+
+#[test]
+fn json_reports_of_every_kind_follow_the_schema() {
+    let dir = Dir::new();
+    let report = dir.join("r.json");
+    prep(args!["verify", tiny_merged(), "--parser", "hermes", "--report", report]).exits(1);
+    assert!(valid(&report).get("endpoint").is_none());
+    let folder = tiny_folder();
+    let failing = |r: &Request| match (r.id.as_str(), r.streamed()) {
+        ("basic-01", false) | ("basic-02", true) => Fault::Cut,
+        ("basic-03", _) => Fault::CallsAsText,
+        ("basic-04", false) => Fault::OtherCall,
+        _ => Fault::None,
+    };
+    let server = Server::start(good().failing(failing));
+    let path = report.to_str().unwrap();
+    verify(&server, &["--folder", folder.to_str().unwrap(), "--report", path]).exits(4);
+    let json = valid(&report);
+    let cases = json["transcripts"].as_array().unwrap();
+    assert_eq!(cases[0]["lost"]["to"], "network");
+    assert_eq!(cases[1]["served"]["stream_check"]["is"], "lost");
+    assert_eq!(cases[3]["served"]["stream_check"]["is"], "differs");
+    let mut broken = json.clone();
+    broken["verdict"]["pass"] = "yes".into();
+    assert!(!schema().is_valid(&broken));
+    broken = json;
+    broken["surprise"] = 1.into();
+    assert!(!schema().is_valid(&broken));
+}
+
+#[test]
+fn a_thinking_template_brings_its_reasoning_parser() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "model");
+    std::fs::remove_file(model.join("SHA256SUMS")).unwrap();
+    let template = std::fs::read_to_string(model.join("chat_template.jinja")).unwrap();
+    let think = format!("{template}{{% if add_generation_prompt %}}<think>\n{{% endif %}}");
+    std::fs::write(model.join("chat_template.jinja"), think).unwrap();
+    let verify = |more: &[&str]| {
+        let words = args!["verify", model, "--parser", "qwen3_coder", "--max-new", "4"];
+        prep(words.into_iter().chain(more.iter().map(std::ffi::OsString::from)))
+    };
+    assert!(verify(&[]).stdout.contains("read with --reasoning-parser qwen3"));
+    for named in ["none", "deepseek_r1"] {
+        assert!(!verify(&["--reasoning-parser", named]).stdout.contains("makes the model think"));
+    }
 }

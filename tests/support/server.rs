@@ -220,7 +220,9 @@ impl State {
     /// The turn whose conversation a request holds.
     fn turn_of(&self, body: &Value) -> String {
         let Some(messages) = body["messages"].as_array() else { return String::new() };
-        let of_case = |case: &&verify::suite::Case| messages.starts_with(&case.messages);
+        let of_case = |case: &&verify::suite::Case| {
+            messages.starts_with(&case.messages) && body["tools"].as_array() == Some(&case.tools)
+        };
         let Some(case) = self.config.suite.all().filter(of_case).max_by_key(|c| c.messages.len()) else {
             return "other".into();
         };
