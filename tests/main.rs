@@ -5,6 +5,7 @@
 mod support;
 
 mod checksum;
+mod endpoint;
 mod generate;
 mod help;
 mod hostile;

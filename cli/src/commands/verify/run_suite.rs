@@ -1,0 +1,61 @@
+//! Running the suite through the built-in runner and judging what came out.
+
+use runner::{Engine, Options};
+use verify::suite::{self, Reading, Settings};
+use verify::template::{Finding, Level, Renderer};
+use verify::{Result, diagnose};
+
+use super::folder::is_misread;
+use super::job::{Job, runner_sampling};
+use super::outcome::{Outcome, lowest};
+use crate::args::Global;
+use crate::console::Console;
+
+/// Runs the suite; `findings` of the folder join the verdict's reasons.
+pub fn run(
+    job: &Job<'_>,
+    (renderer, taught): (&Renderer, &diagnose::Taught),
+    (findings, reading): (&[Finding], Reading),
+    (global, console): (&Global, &Console),
+) -> Result<Outcome> {
+    let suite = &job.run.suite;
+    let mut engine = Engine::open(job.model, &Options { threads: Some(global.threads()) })?;
+    let running = suite::Running { max_new: job.run.max_new, reading: reading.clone() };
+    let (mut evaluations, mut all) = (Vec::new(), Vec::new());
+    for run in 0..job.run.runs {
+        let seed = job.run.sampling.seed.wrapping_add(run as u64);
+        let sampling = suite::Sampling { seed, ..job.run.sampling };
+        engine = engine.with_sampling(runner_sampling(&sampling))?;
+        let transcripts = suite::run(&mut engine, renderer, suite, &running, console)?;
+        evaluations.push(suite::evaluate(suite, &transcripts, &reading));
+        all.push(transcripts);
+    }
+    console.clear();
+    let (at, stability) = lowest(&evaluations);
+    let (evaluation, transcripts) = (evaluations.swap_remove(at), all.swap_remove(at));
+    let matrix = suite::matrix(suite, &transcripts, &reading);
+    let judged = (taught, job.run.parser);
+    let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, judged, job.run.min_score);
+    // The verdict says itself whether template and parser fit.
+    verdict.reasons.extend(findings.iter().filter(|f| !is_misread(f, job, taught)).cloned());
+    verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
+    let settings = Settings {
+        max_new: job.run.max_new,
+        sampling: job.run.sampling,
+        runs: job.run.runs,
+        reasoning_parser: reading.reasoning.map(|p| p.name),
+        asked: None,
+    };
+    Ok(Outcome {
+        name: job.name().to_string(),
+        endpoint: None,
+        suite: suite.clone(),
+        settings,
+        taught: Some(taught.clone()),
+        evaluation,
+        matrix,
+        verdict,
+        transcripts,
+        stability,
+    })
+}
