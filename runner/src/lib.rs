@@ -10,6 +10,7 @@
 
 pub mod backend;
 pub mod blocks;
+pub mod compare;
 pub mod cpu;
 pub mod decoder;
 pub mod dump;

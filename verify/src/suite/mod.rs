@@ -4,6 +4,7 @@
 //!   Suite ──▶ run (Renderer, Generate) ──▶ transcripts ──▶ evaluate (one parser), matrix (all) ──▶ judge
 //! ```
 
+pub mod compare;
 mod evaluate;
 pub mod format;
 mod html;
