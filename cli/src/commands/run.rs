@@ -55,6 +55,7 @@ fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a
         max_new: v.max_new,
         reasoning: v.reasoning_parser.as_deref().map(parsers::find_reasoning).transpose()?,
         reports: v.report.clone(),
+        baseline: None,
     })
 }
 

@@ -2,6 +2,8 @@
 //!
 //! One file, no scripts, nothing from the network; it follows the reader's light or dark setting.
 
+mod change;
+
 use std::fmt::Write;
 
 use serde_json::Value;
@@ -25,6 +27,7 @@ pub fn page(report: &Report<'_>) -> String {
         scores(report),
         parsers(report),
         times(report),
+        report.baseline.map(change::sections).unwrap_or_default(),
         transcripts(report),
     ];
     format!(

@@ -226,6 +226,7 @@ mod tests {
             taught: &taught,
             stability: None,
             transcripts: &transcripts,
+            baseline: None,
         };
         report.write(form).unwrap()
     }

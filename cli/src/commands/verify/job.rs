@@ -6,6 +6,7 @@ use verify::Result;
 use verify::parsers::{self, Parser, ReasoningParser};
 use verify::suite::Suite;
 
+use super::baseline::Baseline;
 use crate::args::Verify;
 
 /// What is verified, and how.
@@ -17,6 +18,7 @@ pub struct Job<'a> {
     pub max_new: usize,
     pub reasoning: Option<&'static ReasoningParser>,
     pub reports: Vec<PathBuf>,
+    pub baseline: Option<Baseline>,
 }
 
 impl<'a> Job<'a> {
@@ -33,6 +35,7 @@ impl<'a> Job<'a> {
             max_new: args.max_new,
             reasoning: args.reasoning_parser.as_deref().map(parsers::find_reasoning).transpose()?,
             reports: args.report.clone(),
+            baseline: Baseline::of(&args.baseline)?,
         })
     }
 

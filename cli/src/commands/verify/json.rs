@@ -7,8 +7,8 @@ use super::run_suite::Outcome;
 
 /// The outcome as it is printed with `--json` and kept in the report of `prep run`.
 pub fn of(outcome: &Outcome, taught: &diagnose::Taught) -> Value {
-    let Outcome { evaluation, matrix, verdict, transcripts } = outcome;
-    json!({
+    let Outcome { evaluation, matrix, verdict, transcripts, baseline } = outcome;
+    let mut value = json!({
         "pass": verdict.pass,
         "parser": evaluation.parser,
         "score": evaluation.points,
@@ -22,5 +22,9 @@ pub fn of(outcome: &Outcome, taught: &diagnose::Taught) -> Value {
         "teaches": taught,
         "cases": evaluation.cases,
         "transcripts": transcripts,
-    })
+    });
+    if let Some(change) = baseline {
+        value["baseline"] = json!(change);
+    }
+    value
 }

@@ -1,5 +1,6 @@
 //! `prep verify`: is this folder what it should be, and does the model behind this parser call tools?
 
+mod baseline;
 mod folder;
 mod job;
 mod json;

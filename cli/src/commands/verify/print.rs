@@ -2,6 +2,7 @@
 
 use verify::suite::MatrixRow;
 
+use super::baseline;
 use super::run_suite::Outcome;
 use crate::commands::template::say_findings;
 use crate::output::{Output, table};
@@ -43,6 +44,9 @@ pub fn outcome(outcome: &Outcome, output: &Output) {
     let others = best.len() - rows.len();
     if others > 0 {
         output.text(&format!("  0/{} under the {others} others", evaluation.max));
+    }
+    if let Some(change) = &outcome.baseline {
+        baseline::say(change, output);
     }
     output.text("");
     say_findings(&verdict.reasons, output);

@@ -1,6 +1,7 @@
 //! Running the suite through the model and judging what came out.
 
 use runner::{Engine, Options};
+use verify::suite::compare::{Change, Run};
 use verify::suite::{self, Evaluation, MatrixRow, Reading, Running, Transcript, Verdict};
 use verify::template::{Finding, Level, Renderer};
 use verify::{Result, diagnose};
@@ -16,6 +17,8 @@ pub struct Outcome {
     pub matrix: Vec<MatrixRow>,
     pub verdict: Verdict,
     pub transcripts: Vec<Transcript>,
+    /// What changed from the baseline, where there is one.
+    pub baseline: Option<Change>,
 }
 
 /// Runs the suite; `findings` of the folder join the verdict's reasons.
@@ -35,8 +38,13 @@ pub fn run(
     let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, (taught, job.parser), job.min_score);
     // The verdict says itself whether template and parser fit.
     verdict.reasons.extend(findings.iter().filter(|f| !is_misread(f, job, taught)).cloned());
+    let run = Run { evaluation: &evaluation, transcripts: &transcripts };
+    let baseline =
+        job.baseline.as_ref().map(|b| b.compare(job, (&engine, run), (global, console))).transpose()?;
+    let limits = job.baseline.as_ref().map(|b| b.limits).unwrap_or_default();
+    verdict.reasons.extend(baseline.iter().flat_map(|change| change.findings(&limits)));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
-    Ok(Outcome { evaluation, matrix, verdict, transcripts })
+    Ok(Outcome { evaluation, matrix, verdict, transcripts, baseline })
 }
 
 impl Outcome {
@@ -51,6 +59,7 @@ impl Outcome {
             taught,
             stability: None,
             transcripts: &self.transcripts,
+            baseline: self.baseline.as_ref(),
         }
     }
 }

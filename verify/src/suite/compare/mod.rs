@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   two runs of the suite ──────────────▶ ScoreChange ─┐
-//!   logits of both at one position ──▶ Tally ──▶ Divergence, Perplexity ─┼──▶ Comparison ──▶ findings
+//!   logits of both at one position ──▶ Tally ──▶ Divergence, Perplexity ─┼──▶ Change ──▶ findings
 //!   router logits of both ──▶ RouterTally ──▶ LayerRouting ─┘
 //! ```
 //!
@@ -20,9 +20,9 @@ pub use score::{CaseChange, ClassChange, Run, ScoreChange, scores};
 
 use crate::template::{Finding, Level};
 
-/// A model beside its baseline.
+/// What changed from the baseline to the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Comparison {
+pub struct Change {
     /// Name of the baseline, without any path of the machine.
     pub baseline: String,
     /// What became of the points.
@@ -69,7 +69,7 @@ pub struct Limits {
     pub max_kl: Option<f64>,
 }
 
-impl Comparison {
+impl Change {
     /// What speaks against the model: one sentence for each limit that is crossed, and for broken logits.
     pub fn findings(&self, limits: &Limits) -> Vec<Finding> {
         let broken = self.predictions.iter().filter_map(Predictions::broken);
@@ -148,7 +148,7 @@ mod tests {
         Divergence { positions: 10, not_numbers, top1_agreement: 1.0, mean_kl, p95_kl: 0.0, max_kl: 0.0 }
     }
 
-    fn comparison(model: u32, answers: Divergence) -> Comparison {
+    fn change(model: u32, answers: Divergence) -> Change {
         let score = ScoreChange {
             baseline: 68,
             model,
@@ -161,10 +161,10 @@ mod tests {
         };
         let predictions =
             Predictions { prompts: None, answers: Some(answers), text: None, routers: Vec::new() };
-        Comparison { baseline: "b".into(), score, predictions: Some(predictions), not_compared: None }
+        Change { baseline: "b".into(), score, predictions: Some(predictions), not_compared: None }
     }
 
-    fn says(c: &Comparison, limits: Limits) -> Vec<String> {
+    fn says(c: &Change, limits: Limits) -> Vec<String> {
         let errors = c.findings(&limits).into_iter().filter(|f| f.level == Level::Error);
         errors.map(|f| f.what).collect()
     }
@@ -172,17 +172,17 @@ mod tests {
     #[test]
     fn a_drop_beyond_the_limit_is_one_sentence() {
         let limit = |n| Limits { max_score_drop: Some(n), max_kl: None };
-        let c = comparison(60, divergence(0.1, 0));
+        let c = change(60, divergence(0.1, 0));
         assert_eq!(says(&c, limit(8)), [""; 0]);
         let found = says(&c, limit(7));
         assert_eq!(found, ["the score fell from 68 to 60 of 72: 8 points are lost, and 7 may be"]);
-        assert_eq!(says(&comparison(70, divergence(0.1, 0)), limit(0)), [""; 0]);
+        assert_eq!(says(&change(70, divergence(0.1, 0)), limit(0)), [""; 0]);
     }
 
     #[test]
     fn a_divergence_beyond_the_limit_names_the_place() {
         let limit = |x| Limits { max_score_drop: None, max_kl: Some(x) };
-        let c = comparison(68, divergence(0.25, 0));
+        let c = change(68, divergence(0.25, 0));
         assert_eq!(says(&c, limit(0.25)), [""; 0]);
         let found = says(&c, limit(0.2));
         assert_eq!(
@@ -195,13 +195,13 @@ mod tests {
 
     #[test]
     fn logits_that_are_no_numbers_fail_without_any_limit() {
-        let found = says(&comparison(68, divergence(0.0, 3)), Limits::default());
+        let found = says(&change(68, divergence(0.0, 3)), Limits::default());
         assert_eq!(found, ["the logits are no numbers at 3 of 10 positions"]);
     }
 
     #[test]
     fn a_limit_on_what_cannot_be_compared_fails() {
-        let mut c = comparison(68, divergence(0.0, 0));
+        let mut c = change(68, divergence(0.0, 0));
         c.predictions = None;
         c.not_compared = Some("another vocabulary".into());
         assert_eq!(says(&c, Limits::default()), [""; 0]);
