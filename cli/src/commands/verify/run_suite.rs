@@ -43,6 +43,7 @@ pub fn run(
         job.baseline.as_ref().map(|b| b.compare(job, (&engine, run), (global, console))).transpose()?;
     let limits = job.baseline.as_ref().map(|b| b.limits).unwrap_or_default();
     verdict.reasons.extend(baseline.iter().flat_map(|change| change.findings(&limits)));
+    verdict.reasons.sort_by_key(|f| std::cmp::Reverse(f.level));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
     Ok(Outcome { evaluation, matrix, verdict, transcripts, baseline })
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::suite::compare::{Change, Divergence, LayerRouting, Predictions, ScoreChange};
+use crate::suite::html::words_with_code;
 use crate::suite::report::escape;
 
 /// The sections of a model beside its baseline.
@@ -67,7 +68,7 @@ fn score(s: &ScoreChange) -> String {
             escape(&c.id),
             c.baseline,
             c.model,
-            escape(&words)
+            words_with_code(&words)
         );
     }
     out + "</tbody>\n</table></div>\n"
@@ -126,62 +127,84 @@ fn agreement(routers: &[LayerRouting]) -> String {
 /// A row of cells for each layer, an expert each; the stronger, the busier. Experts never chosen are crossed out.
 fn load(routers: &[LayerRouting]) -> String {
     let experts = routers.iter().map(|r| r.experts).max().unwrap_or(1);
-    // Cells of one shape up to 64 experts, narrower beyond, so that a layer stays one row.
-    let (left, height) = (64.0, 18.0);
-    let width = (900.0 - left) / experts.max(16) as f64;
+    // Few experts leave room for their numbers.
+    let told = experts <= 16;
+    let (left, height) = (64.0, if told { 28.0 } else { 16.0 });
+    let width = (900.0 - left) / experts as f64;
     let high = routers.len() as f64 * height + 20.0;
-    // Even load is one; the scale ends at three times that.
-    let shade = |r: &LayerRouting, n: u64| {
-        let even = r.load.iter().sum::<u64>() as f64 / r.experts as f64;
-        (n as f64 / even / 3.0).min(1.0)
-    };
     let mut out = format!(
-        "<section>\n<h2>Expert load</h2>\n<svg class=\"load\" viewBox=\"0 0 900 {high}\" role=\"img\" aria-label=\"load of each expert in each layer\">\n"
+        "<section>\n<h2>Expert load</h2>\n<div class=\"scroll\"><svg class=\"load\" viewBox=\"0 0 900 {high}\" role=\"img\" aria-label=\"load of each expert in each layer\">\n"
     );
     for (at, r) in routers.iter().enumerate() {
         let y = at as f64 * height;
-        let _ = writeln!(out, "<text x=\"{}\" y=\"{:.1}\">layer {}</text>", left - 8.0, y + 13.0, r.layer);
-        let all: u64 = r.load.iter().sum();
-        for (e, n) in r.load.iter().enumerate() {
-            let x = left + e as f64 * width;
-            let _ = writeln!(
-                out,
-                "<rect class=\"cell\" x=\"{x:.2}\" y=\"{y:.1}\" width=\"{:.2}\" height=\"{:.1}\" fill-opacity=\"{:.3}\">\
-                 <title>layer {}, expert {e}: {} of the load, {} for the baseline</title></rect>",
-                (width - 1.0).max(width * 0.8),
-                height - 2.0,
-                0.06 + 0.94 * shade(r, *n),
-                r.layer,
-                percent(*n as f64 / all as f64),
-                percent(r.baseline_load[e] as f64 / all as f64)
-            );
-            if *n == 0 {
-                let _ = writeln!(
-                    out,
-                    "<path class=\"unused\" d=\"M{:.2} {:.1}L{:.2} {:.1}\"/>",
-                    x + 1.0,
-                    y + height - 3.0,
-                    x + width - 2.0,
-                    y + 1.0
-                );
-            }
+        let _ = writeln!(
+            out,
+            "<text x=\"{}\" y=\"{:.1}\">layer {}</text>",
+            left - 8.0,
+            y + height / 2.0 + 3.0,
+            r.layer
+        );
+        for e in 0..r.experts {
+            let area = Cell { x: left + e as f64 * width, y, width, height };
+            out.push_str(&area.draw(r, e, told));
         }
     }
+    let (right, bottom) = (left + experts as f64 * width - 1.0, high - 5.0);
     let _ = writeln!(
         out,
-        "<text class=\"from\" x=\"{left}\" y=\"{:.1}\">expert 0</text><text x=\"{:.1}\" y=\"{:.1}\">expert {}</text>\n</svg>",
-        high - 4.0,
-        left + experts as f64 * width,
-        high - 4.0,
+        "<text class=\"from\" x=\"{left}\" y=\"{bottom:.1}\">expert 0</text><text x=\"{right:.1}\" y=\"{bottom:.1}\">expert {}</text>\n</svg></div>",
         experts - 1
     );
     let _ = writeln!(
         out,
-        "<p class=\"quiet\">Full strength is three times an even share or more; a crossed cell is an expert that no token \
-         reached.</p>\n{}</section>",
+        "<p class=\"quiet\">Share of each layer's choices. Full strength is three times an even share or more; a crossed cell \
+         is an expert that no token reached.</p>\n{}</section>",
         unused(routers)
     );
     out
+}
+
+/// Where a cell of the heat map lies, in units of the drawing.
+struct Cell {
+    x: f64,
+    y: f64,
+    width: f64,
+    height: f64,
+}
+
+impl Cell {
+    fn draw(&self, r: &LayerRouting, expert: usize, told: bool) -> String {
+        let Cell { x, y, width, height } = self;
+        let share = |load: &[u64]| load[expert] as f64 / load.iter().sum::<u64>().max(1) as f64;
+        let now = share(&r.load);
+        let strength = 0.06 + 0.94 * (now * r.experts as f64 / 3.0).min(1.0);
+        let mut out = format!(
+            "<rect class=\"cell\" x=\"{x:.2}\" y=\"{y:.1}\" width=\"{:.2}\" height=\"{:.1}\" fill-opacity=\"{strength:.3}\">\
+             <title>layer {}, expert {expert}: {} of the load, {} for the baseline</title></rect>\n",
+            (width - 1.5).max(width * 0.8),
+            height - 1.5,
+            r.layer,
+            percent(now),
+            percent(share(&r.baseline_load))
+        );
+        if r.load[expert] == 0 {
+            let _ = writeln!(
+                out,
+                "<path class=\"unused\" d=\"M{x:.2} {:.1}L{:.2} {y:.1}\"/>",
+                y + height - 1.5,
+                x + (width - 1.5).max(width * 0.8)
+            );
+        } else if told {
+            let class = if strength > 0.55 { "share strong" } else { "share" };
+            let (x, y) = (x + width / 2.0 - 0.75, y + height / 2.0 + 3.0);
+            let _ = writeln!(
+                out,
+                "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{:.1} %</text>",
+                now * 100.0
+            );
+        }
+        out
+    }
 }
 
 fn unused(routers: &[LayerRouting]) -> String {
