@@ -49,11 +49,15 @@ fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a
     verification::check_reports(&v.report, out)?;
     Ok(verification::Job {
         model: out,
-        parser: parsers::find(&v.parser)?,
-        suite: verification::suite_of(v.suite.as_deref())?,
-        min_score: v.min_score,
-        max_new: v.max_new,
-        reasoning: v.reasoning_parser.as_deref().map(parsers::find_reasoning).transpose()?,
+        run: verification::Running {
+            parser: parsers::find(&v.parser)?,
+            suite: verification::suite_of(v.suite.as_deref())?,
+            min_score: v.min_score,
+            max_new: v.max_new,
+            reasoning: verification::Reasoning::of(v.reasoning_parser.as_deref())?,
+            sampling: verify::suite::Sampling::default(),
+            runs: 1,
+        },
         reports: v.report.clone(),
         baseline: None,
     })

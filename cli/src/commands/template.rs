@@ -82,7 +82,8 @@ pub fn conversation(messages: &Path, tools: Option<&Path>, kwargs: Option<&str>)
     Ok(request)
 }
 
-fn object(text: &str) -> Result<Map<String, Value>> {
+/// The object that `--kwargs` holds.
+pub fn object(text: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(text).map_err(|e| Error::usage("--kwargs is no JSON object").found(e.to_string()))
 }
 

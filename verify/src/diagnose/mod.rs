@@ -8,11 +8,13 @@
 
 mod format;
 mod taught;
+mod thinking;
 
 use serde::Serialize;
 
 pub use format::{FORMATS, Format};
 pub use taught::{Taught, taught};
+pub use thinking::reasoning_parser;
 
 use crate::parsers::Parser;
 use crate::template::{Finding, Level};
@@ -167,6 +169,16 @@ pub fn after(taught: &Taught, parser: &Parser, written: &Written, parsed: usize)
         ));
     }
     findings
+}
+
+/// What a model wrote beside a parser that reads another format.
+pub fn wrong_parser(parser: &Parser, written: &Written) -> Option<Finding> {
+    let format = written.format.filter(|format| !reads(parser, format))?;
+    Some(Finding::new(
+        Level::Error,
+        format!("the model writes {}, parser `{}` reads {}", format.title, parser.name, title_of(parser)),
+        format!("use --parser {}", suggestion(&[], format)),
+    ))
 }
 
 fn reads(parser: &Parser, format: &Format) -> bool {

@@ -39,6 +39,7 @@ mod tagged_json;
 mod tool_calls_list;
 mod xlam;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::Result;
@@ -75,7 +76,7 @@ pub enum Reasoned {
 }
 
 /// One call as the server would return it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolCall {
     /// Function name.
     pub name: String,
@@ -145,6 +146,11 @@ enum Kind {
 }
 
 impl Parser {
+    /// Whether the server returns the model's text untouched where no call is asked for (`tool_choice` none).
+    pub fn leaves_text_alone(&self) -> bool {
+        matches!(self.kind, Kind::Legacy(_))
+    }
+
     /// Parses a whole output of a model, as for a request with `tool_choice` auto, or none without tools.
     pub fn parse(&self, text: &str, context: &Context) -> Parsed {
         let tools = !context.tools.is_empty();

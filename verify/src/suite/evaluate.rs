@@ -83,9 +83,11 @@ pub struct FoundCall {
 pub struct Speed {
     /// Mean time from the start of a prompt to its last token, in seconds.
     pub mean_secs: f64,
+    /// The time that half of the answers stay under (nearest rank), in seconds.
+    pub p50_secs: f64,
     /// The time that 95 of 100 answers stay under (nearest rank), in seconds.
     pub p95_secs: f64,
-    /// Mean time to the first token, in seconds.
+    /// Mean time to the first token, in seconds; of a server that is not streamed from, to the whole answer.
     pub first_token_secs: f64,
     /// New tokens per second of answer time.
     pub tokens_per_sec: f64,
@@ -116,14 +118,18 @@ pub fn evaluate(suite: &Suite, transcripts: &[Transcript], reading: &Reading) ->
 
 fn read_step(step: &Step<'_>, transcript: &Transcript, reading: &Reading) -> CaseScore {
     let text = transcript.text();
-    let parsed = match transcript.answer {
-        Some(_) => reading.read(step.case, text).parsed,
-        None => Parsed::default(),
+    let parsed = match (&transcript.served, &transcript.answer) {
+        (Some(served), _) => served.whole.parsed(),
+        (None, Some(_)) => reading.read(step.case, text).parsed,
+        (None, None) => Parsed::default(),
     };
     let score = match (&transcript.refused, &transcript.skipped, &transcript.answer) {
         (Some(failure), ..) => Score::less(0, format!("no prompt: {failure}")),
         (None, Some(why), _) => Score::less(0, why.clone()),
-        (None, None, None) => Score::less(0, "no answer"),
+        (None, None, None) => match &transcript.lost {
+            Some(lost) => Score::less(0, format!("no answer: {lost}")),
+            None => Score::less(0, "no answer"),
+        },
         (None, None, Some(_)) => score::score(step.expect, text, &parsed),
     };
     let calls = parsed.tool_calls.into_iter().map(|c| FoundCall { name: c.name, arguments: c.arguments });
@@ -172,10 +178,11 @@ fn speed(transcripts: &[Transcript]) -> Speed {
     let mean = |sum: f64| sum / answers.len() as f64;
     let total: f64 = times.iter().map(Duration::as_secs_f64).sum();
     let tokens: usize = answers.iter().map(|a| a.tokens).sum();
-    let rank = (times.len() * 95).div_ceil(100);
+    let percentile = |percent: usize| times[(times.len() * percent).div_ceil(100) - 1].as_secs_f64();
     Speed {
         mean_secs: mean(total),
-        p95_secs: times[rank - 1].as_secs_f64(),
+        p50_secs: percentile(50),
+        p95_secs: percentile(95),
         first_token_secs: mean(answers.iter().map(|a| a.first_token.as_secs_f64()).sum()),
         tokens_per_sec: if total > 0.0 { tokens as f64 / total } else { 0.0 },
     }

@@ -220,6 +220,16 @@ impl Suite {
         Ok(Suite { name: Shown::path(path), cases, controls })
     }
 
+    /// The suite with these variables of the chat template where a case does not set them itself.
+    pub fn with_kwargs(mut self, kwargs: &Map<String, Value>) -> Self {
+        for case in self.cases.iter_mut().chain(&mut self.controls) {
+            for (key, value) in kwargs {
+                case.chat_template_kwargs.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        self
+    }
+
     /// Cases, then controls.
     pub fn all(&self) -> impl Iterator<Item = &Case> {
         self.cases.iter().chain(&self.controls)

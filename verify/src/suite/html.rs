@@ -10,18 +10,24 @@ use serde_json::Value;
 
 use super::compare::Change;
 use super::evaluate::{CaseScore, ClassScore, MatrixRow};
+use super::exchange::{Check, Exchange};
 use super::format::{Expect, Step};
 use super::report::{Report, escape};
 use super::run::Transcript;
 use super::score;
+use crate::parsers::ToolCall;
 use crate::template::Level;
 
 const STYLE: &str = include_str!("report.css");
 
 /// The whole page.
 pub fn page(report: &Report<'_>) -> String {
-    let word = word_of(report);
-    let title = escape(&format!("{word}: {} with {}", report.model, report.evaluation.parser));
+    let title = format!("{}: {} with {}", word_of(report), report.model, report.evaluation.parser);
+    document(&title, &sections(report))
+}
+
+/// Everything about one model.
+pub(super) fn sections(report: &Report<'_>) -> String {
     let parts = [
         header(report),
         findings(report),
@@ -31,12 +37,17 @@ pub fn page(report: &Report<'_>) -> String {
         times(report),
         transcripts(report),
     ];
+    parts.concat()
+}
+
+/// A page with `body` in it.
+pub(super) fn document(title: &str, body: &str) -> String {
+    let title = escape(title);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{}</main>\n</body>\n</html>\n",
-        parts.concat()
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
     )
 }
 
@@ -68,13 +79,29 @@ fn header(report: &Report<'_>) -> String {
         ("parser", e.parser.to_string()),
         ("calls found", e.calls.to_string()),
         ("perfect", format!("{} of {}", e.perfect, e.cases.iter().filter(|c| c.scored).count())),
-        ("latency", format!("{:.2} s mean, {:.2} s p95", e.speed.mean_secs, e.speed.p95_secs)),
+        (
+            "latency",
+            format!(
+                "{:.2} s mean, {:.2} s p50, {:.2} s p95",
+                e.speed.mean_secs, e.speed.p50_secs, e.speed.p95_secs
+            ),
+        ),
         ("speed", format!("{:.0} tokens/s", e.speed.tokens_per_sec)),
+        ("sampling", report.settings.sampling.sentence()),
         ("suite", report.suite.name.clone()),
     ];
+    if report.settings.is_told_first_tokens() {
+        facts.insert(4, ("first token", format!("{:.2} s mean", e.speed.first_token_secs)));
+    }
+    if let Some(name) = report.settings.reasoning_parser {
+        facts.insert(1, ("reasoning parser", name.to_string()));
+    }
+    if let Some(endpoint) = report.endpoint {
+        facts.insert(0, ("server", endpoint.to_string()));
+    }
     if let Some(s) = report.stability {
         let unstable =
-            if s.unstable.is_empty() { "all equal".into() } else { format!("{} to {}", s.min, s.max) };
+            if s.unstable.is_empty() { "all equal".into() } else { format!("{} to {} points", s.min, s.max) };
         facts.push(("runs", format!("{}, {unstable}", s.runs)));
     }
     let facts: String =
@@ -122,12 +149,19 @@ fn findings(report: &Report<'_>) -> String {
         }
         out.push_str("</ul>\n");
     }
-    let _ = writeln!(
-        out,
-        "<p class=\"quiet\">Template: {}.</p>\n</section>",
-        words_with_code(&report.taught.sentence())
-    );
-    out
+    if let Some(taught) = report.taught {
+        let _ = writeln!(out, "<p class=\"quiet\">Template: {}.</p>", words_with_code(&taught.sentence()));
+    }
+    if let Some(s) = report.stability.filter(|s| !s.unstable.is_empty()) {
+        let _ = writeln!(
+            out,
+            "<p class=\"quiet\">Over {} runs the points of these changed: {}. Mean {:.1} points; the lowest run is shown.</p>",
+            s.runs,
+            escape(&s.unstable.join(", ")),
+            s.mean
+        );
+    }
+    out + "</section>\n"
 }
 
 fn scores(report: &Report<'_>) -> String {
@@ -161,6 +195,9 @@ fn bar(points: u32, max: u32, chosen: bool) -> String {
 
 fn parsers(report: &Report<'_>) -> String {
     let e = report.evaluation;
+    if report.matrix.is_empty() {
+        return String::new();
+    }
     let shown = |r: &&MatrixRow| r.points > 0 || r.calls > 0 || r.parser == e.parser;
     let mut rows = String::new();
     for r in report.matrix.iter().filter(shown) {
@@ -272,11 +309,21 @@ fn transcript_of(step: &Step<'_>, case: &CaseScore, transcript: &Transcript) -> 
         let _ = writeln!(body, "<h3>{name}</h3>\n<pre>{}</pre>", escape(text));
     };
     block("Expected", &expected(step.expect));
-    block("Found by the parser", &found(case));
-    match (&transcript.answer, &transcript.refused, &transcript.skipped) {
-        (Some(answer), ..) => block(&format!("Written by the model, {} tokens", answer.tokens), &answer.text),
-        (None, Some(failure), _) => block("No prompt", &failure.to_string()),
-        (None, None, why) => block("Not run", why.as_deref().unwrap_or("no answer")),
+    match &transcript.served {
+        Some(served) => exchange(served, case, &mut block),
+        None => block("Found by the parser", &found(case)),
+    }
+    let tells = transcript.served.as_ref().is_none_or(|s| s.raw.is_some());
+    match (&transcript.answer, &transcript.refused, &transcript.skipped, &transcript.lost) {
+        (Some(answer), ..) if tells => {
+            block(&format!("Written by the model, {} tokens", answer.tokens), &answer.text);
+        }
+        (Some(_), ..) => {}
+        (None, Some(failure), ..) => block("No prompt", &failure.to_string()),
+        (None, None, Some(why), _) => block("Not run", why),
+        (None, None, None, lost) => {
+            block("No answer", &lost.as_ref().map_or("not run".into(), ToString::to_string));
+        }
     }
     if let Some(prompt) = &transcript.prompt {
         let _ = writeln!(
@@ -307,6 +354,24 @@ fn expected(expect: &Expect) -> String {
         Expect::NoCall(e) if e.marks.is_empty() => "no call, and an answer".into(),
         Expect::NoCall(e) => format!("no call, and an answer with {}", marks(&e.marks)),
         Expect::Text(e) => format!("the text {}", e.text),
+    }
+}
+
+/// What a server said, and what did not agree with it.
+fn exchange(served: &Exchange, case: &CaseScore, block: &mut dyn FnMut(&str, &str)) {
+    let calls = |calls: &[ToolCall]| match calls {
+        [] => "no call".to_string(),
+        calls => calls.iter().map(|c| format!("{} {}", c.name, c.arguments)).collect::<Vec<_>>().join("\n"),
+    };
+    block("Returned by the server", &found(case));
+    if let Some(reasoning) = &served.whole.reasoning {
+        block("Reasoning cut off by the server", reasoning);
+    }
+    if let (Some(streamed), false) = (&served.streamed, served.stream_check == Check::Same) {
+        block("Streamed by the server", &calls(&streamed.tool_calls));
+    }
+    if let (Some(expected), false) = (&served.expected, served.parser_check == Check::Same) {
+        block("Found by the parser in the text below", &calls(expected));
     }
 }
 

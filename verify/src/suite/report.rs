@@ -8,6 +8,7 @@ use super::compare::Change;
 use super::evaluate::{Evaluation, MatrixRow, Stability};
 use super::format::Suite;
 use super::run::Transcript;
+use super::settings::Settings;
 use super::verdict::Verdict;
 use super::{html, junit};
 use crate::diagnose::Taught;
@@ -18,6 +19,11 @@ use crate::error::{Error, Result};
 pub struct Report<'a> {
     /// Name of the model, without any path of the machine.
     pub model: &'a str,
+    /// Address of the server; none for a folder that was run here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<&'a str>,
+    /// How it was run.
+    pub settings: &'a Settings,
     /// The suite.
     #[serde(skip)]
     pub suite: &'a Suite,
@@ -27,8 +33,9 @@ pub struct Report<'a> {
     pub evaluation: &'a Evaluation,
     /// The score under every parser.
     pub matrix: &'a [MatrixRow],
-    /// What the template teaches.
-    pub taught: &'a Taught,
+    /// What the template teaches; none where only the server knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taught: Option<&'a Taught>,
     /// How far repeated runs agree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stability: Option<&'a Stability>,
@@ -38,6 +45,9 @@ pub struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<&'a Change>,
 }
+
+/// The JSON schema of a JSON report, of one model or of a comparison.
+pub const REPORT_SCHEMA: &str = include_str!("report.schema.json");
 
 /// The forms that a report can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,11 +86,16 @@ impl Report<'_> {
         match form {
             Form::Html => Ok(html::page(self)),
             Form::Junit => Ok(junit::document(self)),
-            Form::Json => serde_json::to_string_pretty(self)
-                .map(|text| text + "\n")
-                .map_err(|e| Error::check("the report cannot be written as JSON").found(e.to_string())),
+            Form::Json => pretty(self),
         }
     }
+}
+
+/// JSON text with a line break at its end.
+pub(super) fn pretty(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string_pretty(value)
+        .map(|text| text + "\n")
+        .map_err(|e| Error::check("the report cannot be written as JSON").found(e.to_string()))
 }
 
 /// Text for HTML and XML: markup escaped, and what neither may hold (or what turns text around) made visible.

@@ -3,8 +3,10 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::exchange::Exchange;
 use super::format::{Case, Suite};
 use super::reading::{Read, Reading};
+use super::server::Lost;
 use crate::error::Result;
 use crate::generate::{Answer, Generate, Prompt};
 use crate::progress::Progress;
@@ -32,8 +34,14 @@ pub struct Transcript {
     pub refused: Option<Failure>,
     /// Why a follow-up was not run.
     pub skipped: Option<String>,
-    /// The answer.
+    /// The answer; a server's is its raw text where it gives one, else its content.
     pub answer: Option<Answer>,
+    /// What a server said, and how far that agrees with its raw text and with itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served: Option<Box<Exchange>>,
+    /// Why a server gave no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Lost>,
 }
 
 impl Transcript {
@@ -81,43 +89,48 @@ pub fn run(
 }
 
 /// A case while it runs.
-struct Talk<'a> {
-    case: &'a Case,
-    messages: Vec<Value>,
-    turns: Vec<Transcript>,
+pub(super) struct Talk<'a> {
+    pub case: &'a Case,
+    pub messages: Vec<Value>,
+    pub turns: Vec<Transcript>,
 }
 
 impl<'a> Talk<'a> {
-    fn new(case: &'a Case) -> Self {
+    pub fn new(case: &'a Case) -> Self {
         Talk { case, messages: case.messages.clone(), turns: Vec::new() }
     }
 
     /// Adds the transcript of the next turn, with its prompt or the reason why there is none.
     fn open_turn(&mut self, turn: usize, renderer: &Renderer, reading: &Reading) {
-        let id = match turn {
-            0 => self.case.id.clone(),
-            _ => format!("{} turn {}", self.case.id, turn + 1),
-        };
-        let mut transcript = Transcript { id, ..Transcript::default() };
-        match if turn > 0 { self.answer_calls(turn, reading) } else { Ok(()) } {
-            Err(why) => transcript.skipped = Some(why),
-            Ok(()) => {
-                let kwargs = self.case.chat_template_kwargs.clone();
-                let request = Request { kwargs, ..Request::new(&self.messages, &self.case.tools) };
-                match renderer.render(&request) {
-                    Ok(prompt) => transcript.prompt = Some(prompt),
-                    Err(failure) => transcript.refused = Some(failure),
-                }
+        let before = self.turns.last().and_then(|t| t.answer.as_ref());
+        let before = before.map(|answer| reading.read(self.case, &answer.text));
+        let mut transcript = self.begin(turn, before);
+        if transcript.skipped.is_none() {
+            let kwargs = self.case.chat_template_kwargs.clone();
+            let request = Request { kwargs, ..Request::new(&self.messages, &self.case.tools) };
+            match renderer.render(&request) {
+                Ok(prompt) => transcript.prompt = Some(prompt),
+                Err(failure) => transcript.refused = Some(failure),
             }
         }
         self.turns.push(transcript);
     }
 
-    /// Puts the model's calls of the turn before and their results into the conversation.
-    fn answer_calls(&mut self, turn: usize, reading: &Reading) -> Result<(), String> {
-        let before = self.turns.last().and_then(|t| t.answer.as_ref());
-        let Some(before) = before else { return Err("there is no answer to go on from".into()) };
-        let Read { reasoning, parsed } = reading.read(self.case, &before.text);
+    /// The empty transcript of `turn`; from the second on, the calls of the answer `before` and their results are
+    /// put into the conversation, or the turn is skipped.
+    pub fn begin(&mut self, turn: usize, before: Option<Read>) -> Transcript {
+        let id = match turn {
+            0 => self.case.id.clone(),
+            _ => format!("{} turn {}", self.case.id, turn + 1),
+        };
+        let skipped = if turn > 0 { self.answer_calls(turn, before).err() } else { None };
+        Transcript { id, skipped, ..Transcript::default() }
+    }
+
+    fn answer_calls(&mut self, turn: usize, before: Option<Read>) -> Result<(), String> {
+        let Some(Read { reasoning, parsed }) = before else {
+            return Err("there is no answer to go on from".into());
+        };
         let results = &self.case.then[turn - 1].results;
         if parsed.tool_calls.len() != results.len() {
             return Err(format!(

@@ -32,13 +32,7 @@ pub fn judge(
     let answers = transcripts.iter().filter_map(|t| t.answer.as_ref());
     let written = Written::of(answers.map(|a| (a.text.as_str(), a.finish == Finish::Length)));
     let mut reasons = diagnose::after(taught, parser, &written, evaluation.calls);
-    if let Some(min) = min_score.filter(|min| evaluation.points < *min) {
-        reasons.push(Finding::new(
-            Level::Error,
-            format!("{} of {} points, below the {min} asked for", evaluation.points, evaluation.max),
-            "see which cases lost points: add --report verify.html",
-        ));
-    }
+    reasons.extend(below(evaluation, min_score));
     if evaluation.calls == 0 {
         reasons.push(Finding::new(
             Level::Error,
@@ -52,8 +46,18 @@ pub fn judge(
     Verdict { pass: reasons.iter().all(|r| r.level < Level::Error), reasons, written }
 }
 
+/// Fewer points than were asked for.
+pub(super) fn below(evaluation: &Evaluation, min_score: Option<u32>) -> Option<Finding> {
+    let min = min_score.filter(|min| evaluation.points < *min)?;
+    Some(Finding::new(
+        Level::Error,
+        format!("{} of {} points, below the {min} asked for", evaluation.points, evaluation.max),
+        "see which cases lost points: add --report verify.html",
+    ))
+}
+
 /// Clearly better: by one whole case and by a twentieth of all points.
-fn better_parser(evaluation: &Evaluation, matrix: &[MatrixRow]) -> Option<Finding> {
+pub(super) fn better_parser(evaluation: &Evaluation, matrix: &[MatrixRow]) -> Option<Finding> {
     // The first of equals: parsers are listed with the usual one of a format first.
     let most = matrix.iter().map(|r| r.points).max()?;
     let best = matrix.iter().find(|r| r.points == most)?;
@@ -91,6 +95,7 @@ mod tests {
     use crate::generate::{Answer, Generate, Prompt};
     use crate::parsers;
     use crate::progress::{Progress, Silent};
+    use crate::suite::Settings;
     use crate::suite::format::Expect;
     use crate::template::testing::renderer;
 
@@ -219,11 +224,13 @@ mod tests {
         let verdict = judge(&evaluation, &rows, &transcripts, (&taught, parser), None);
         let report = Report {
             model: "tiny <model>",
+            endpoint: None,
+            settings: &Settings { max_new: 140, ..Settings::default() },
             suite: &suite,
             verdict: &verdict,
             evaluation: &evaluation,
             matrix: &rows,
-            taught: &taught,
+            taught: Some(&taught),
             stability: None,
             transcripts: &transcripts,
             baseline: None,

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use runner::compare::{Compared, Talk, compare};
 use runner::{Engine, Options};
 use verify::checkpoint::json::read_text;
+use verify::parsers::ReasoningParser;
 use verify::suite::compare::{Change, Divergence, LayerRouting, Limits, Run, scores};
-use verify::suite::{self, Reading, Running, Transcript};
+use verify::suite::{self, Reading, Running, Sampling, Transcript};
 use verify::template::Renderer;
 use verify::{Error, Result, Shown};
 
-use super::job::Job;
+use super::job::{Job, runner_sampling};
 use crate::args;
 use crate::args::Global;
 use crate::console::Console;
@@ -20,6 +21,7 @@ use crate::output::{Output, table};
 const MAX_TEXT: u64 = 16 << 20;
 
 /// What a model is compared with.
+#[derive(Clone)]
 pub struct Baseline {
     model: PathBuf,
     text: Option<String>,
@@ -48,17 +50,18 @@ impl Baseline {
     /// Those of opening and running the baseline.
     pub fn compare(
         &self,
-        job: &Job<'_>,
+        (job, sampling, reasoning): (&Job<'_>, Sampling, Option<&'static ReasoningParser>),
         (engine, run): (&Engine, Run<'_>),
         (global, console): (&Global, &Console),
     ) -> Result<Change> {
         let renderer = Renderer::open(&self.model)?;
-        let reading = Reading { reasoning: job.reasoning, ..Reading::of_folder(&self.model, job.parser)? };
-        let running = Running { max_new: job.max_new, reading };
-        let mut baseline = Engine::open(&self.model, &Options { threads: Some(global.threads()) })?;
-        let transcripts = suite::run(&mut baseline, &renderer, &job.suite, &running, console)?;
+        let reading = Reading { reasoning, ..Reading::of_folder(&self.model, job.run.parser)? };
+        let running = Running { max_new: job.run.max_new, reading };
+        let mut baseline = Engine::open(&self.model, &Options { threads: Some(global.threads()) })?
+            .with_sampling(runner_sampling(&sampling))?;
+        let transcripts = suite::run(&mut baseline, &renderer, &job.run.suite, &running, console)?;
         console.clear();
-        let evaluation = suite::evaluate(&job.suite, &transcripts, &running.reading);
+        let evaluation = suite::evaluate(&job.run.suite, &transcripts, &running.reading);
         let talks: Vec<Talk> = transcripts.iter().filter_map(talk).collect();
         let (predictions, not_compared) =
             match compare(&baseline, engine, &talks, self.text.as_deref(), console)? {

@@ -63,7 +63,7 @@ fn folder(job: &Job<'_>, console: &Console, output: &Output) -> Result<(Vec<Find
 /// A parser that does not fit the template is best shown by running the suite: the table then says what each
 /// parser would have given.
 pub fn is_misread(finding: &Finding, job: &Job<'_>, taught: &diagnose::Taught) -> bool {
-    taught.shows_tools && diagnose::before(taught, job.parser).contains(finding)
+    taught.shows_tools && diagnose::before(taught, job.run.parser).contains(finding)
 }
 
 fn checksums(model: &Path, global: &Global, console: &Console, output: &Output) -> Result<Vec<Finding>> {
@@ -122,6 +122,6 @@ fn template(job: &Job<'_>, output: &Output) -> Result<(Vec<Finding>, Option<Rend
     let renderer = Renderer::open(job.model)?;
     let taught = diagnose::taught(&renderer);
     output.text(&format!("template    {}: {}", renderer.template().source, taught.sentence()));
-    findings.extend(diagnose::before(&taught, job.parser));
+    findings.extend(diagnose::before(&taught, job.run.parser));
     Ok((findings, Some((renderer, taught))))
 }

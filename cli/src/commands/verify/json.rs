@@ -1,16 +1,17 @@
 //! The outcome of a suite, for programs.
 
 use serde_json::{Value, json};
-use verify::diagnose;
 
-use super::run_suite::Outcome;
+use super::outcome::Outcome;
 
 /// The outcome as it is printed with `--json` and kept in the report of `prep run`.
-pub fn of(outcome: &Outcome, taught: &diagnose::Taught) -> Value {
-    let Outcome { evaluation, matrix, verdict, transcripts, baseline } = outcome;
+pub fn of(outcome: &Outcome) -> Value {
+    let Outcome { evaluation, matrix, verdict, transcripts, .. } = outcome;
     let mut value = json!({
         "pass": verdict.pass,
+        "model": outcome.name,
         "parser": evaluation.parser,
+        "settings": outcome.settings,
         "score": evaluation.points,
         "max": evaluation.max,
         "perfect": evaluation.perfect,
@@ -19,11 +20,17 @@ pub fn of(outcome: &Outcome, taught: &diagnose::Taught) -> Value {
         "matrix": matrix,
         "findings": verdict.reasons,
         "written": verdict.written,
-        "teaches": taught,
+        "teaches": outcome.taught,
         "cases": evaluation.cases,
         "transcripts": transcripts,
     });
-    if let Some(change) = baseline {
+    if let Some(endpoint) = &outcome.endpoint {
+        value["endpoint"] = json!(endpoint);
+    }
+    if let Some(stability) = &outcome.stability {
+        value["stability"] = json!(stability);
+    }
+    if let Some(change) = &outcome.baseline {
         value["baseline"] = json!(change);
     }
     value

@@ -1,18 +1,26 @@
-//! `prep verify`: is this folder what it should be, and does the model behind this parser call tools?
+//! `prep verify`: is this folder what it should be, and does the model behind this parser call tools? The same
+//! questions to running servers, and several models in one table.
 
 mod baseline;
+mod compare;
 mod folder;
 mod job;
 mod json;
+mod outcome;
 mod print;
 mod reports;
+mod run_server;
 mod run_suite;
 
 use serde_json::{Value, json};
-use verify::suite::Form;
-use verify::{Error, Result, Shown};
+use verify::checkpoint::Config;
+use verify::suite::{Form, Reading};
+use verify::template::Finding;
+use verify::{Result, Shown, diagnose};
 
-pub use self::job::{Job, suite_of};
+pub use self::job::{Job, Reasoning, Running, suite_of};
+use self::job::{Row, ServerJob, folder_of};
+use self::outcome::Outcome;
 pub use self::reports::{check as check_reports, outside};
 use super::template::say_findings;
 use crate::args::{Global, Verify};
@@ -25,45 +33,84 @@ pub struct Verified {
     pub json: Value,
 }
 
+/// What became of a model: it was run, or the folder itself spoke against that.
+enum Looked {
+    Run(Box<Outcome>),
+    Stopped { findings: Vec<Finding>, json: Value },
+}
+
 pub fn run(args: &Verify, global: &Global, output: &Output) -> Result<u8> {
-    let job = Job::of(args)?;
+    let rows = Row::all(args)?;
     // A report that cannot be written must not cost the run.
-    check_reports(&job.reports, job.model)?;
-    let verified = verify(&job, global, output)?;
-    let code = u8::from(!verified.pass);
+    for folder in args.model.iter().chain(&args.server.folder) {
+        check_reports(&args.report, folder)?;
+    }
+    check_reports(&args.report, std::path::Path::new(""))?;
+    let [row] = rows.as_slice() else { return compare::run(&rows, &args.report, global, output) };
+    let looked = look(row, global, output)?;
+    let code = match &looked {
+        Looked::Run(outcome) => outcome.code(),
+        Looked::Stopped { .. } => 1,
+    };
+    let verified = finish(looked, &args.report, output)?;
     output.result(code, verified.json);
     Ok(code)
 }
 
 /// Checks the folder; where nothing speaks against it, runs the suite. Prints as it goes.
 pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verified> {
+    finish(look_at_folder(job, global, output)?, &job.reports, output)
+}
+
+fn look(row: &Row<'_>, global: &Global, output: &Output) -> Result<Looked> {
+    match row {
+        Row::Folder(job) => look_at_folder(job, global, output),
+        Row::Server(job) => look_at_server(job, global, output),
+    }
+}
+
+fn look_at_folder(job: &Job<'_>, global: &Global, output: &Output) -> Result<Looked> {
     let console = Console::new(global.quiet, global.verbose);
-    if !job.model.is_dir() {
-        return Err(
-            Error::input(format!("{} is not a folder", Shown::path(job.model))).hint("check the path")
-        );
-    }
-    let most = job.suite.max_points();
-    if let Some(min) = job.min_score.filter(|min| *min > most) {
-        return Err(Error::usage(format!("no model can reach a score of {min}"))
-            .expected(format!("at most {most}, what this suite gives")));
-    }
+    folder_of(job.model)?;
+    job.run.check()?;
     let looked = folder::look(job, global, &console, output)?;
     let Some((renderer, taught)) = looked.template.as_ref().filter(|_| !looked.stops(job)) else {
         output.text("");
         say_findings(&looked.findings, output);
         output.text("\nFAILED: the suite was not run");
         let taught = looked.template.as_ref().map(|(_, taught)| taught);
-        let json =
-            json!({"pass": false, "parser": job.parser.name, "findings": looked.findings, "teaches": taught});
-        return Ok(Verified { pass: false, json });
+        let parser = job.run.parser.name;
+        let json = json!({"pass": false, "parser": parser, "findings": looked.findings, "teaches": taught});
+        return Ok(Looked::Stopped { findings: looked.findings, json });
     };
-    let outcome = run_suite::run(job, (renderer, taught), &looked.findings, (global, &console))?;
+    let config = Config::read(&job.model.join("config.json"))?;
+    let reasoning = job.run.reasoning.resolve((renderer, taught), config.model_type());
+    let reading = Reading { reasoning, ..Reading::of_folder(job.model, job.run.parser)? };
+    run_server::say_reasoning(job.run.reasoning, &reading, output);
+    let template: (_, &diagnose::Taught) = (renderer, taught);
+    let outcome = run_suite::run(job, template, (&looked.findings, reading), (global, &console))?;
     print::outcome(&outcome, output);
-    let report = outcome.report(job, taught);
-    for path in &job.reports {
+    Ok(Looked::Run(Box::new(outcome)))
+}
+
+fn look_at_server(job: &ServerJob<'_>, global: &Global, output: &Output) -> Result<Looked> {
+    let console = Console::new(global.quiet, global.verbose);
+    job.run.check()?;
+    let outcome = run_server::run(job, &console, output)?;
+    print::outcome(&outcome, output);
+    Ok(Looked::Run(Box::new(outcome)))
+}
+
+/// Writes the reports of one model that was run.
+fn finish(looked: Looked, reports: &[std::path::PathBuf], output: &Output) -> Result<Verified> {
+    let outcome = match looked {
+        Looked::Run(outcome) => outcome,
+        Looked::Stopped { json, .. } => return Ok(Verified { pass: false, json }),
+    };
+    let report = outcome.report();
+    for path in reports {
         reports::write(path, &report.write(Form::of(path)?)?)?;
         output.text(&format!("report: {}", Shown::path(path)));
     }
-    Ok(Verified { pass: outcome.verdict.pass, json: json::of(&outcome, taught) })
+    Ok(Verified { pass: outcome.verdict.pass, json: json::of(&outcome) })
 }
