@@ -1,5 +1,7 @@
 //! What the end-to-end tests share: scratch folders, the fixtures, running `prep`.
 
+pub mod server;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -49,7 +51,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn of(output: Output) -> Self {
+    pub fn of(output: Output) -> Self {
         Ended {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),
@@ -85,7 +87,7 @@ impl Ended {
 /// The binary with arguments, not started yet.
 pub fn command<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_prep"));
-    command.args(args).stdin(Stdio::null()).env("NO_COLOR", "1");
+    command.args(args).stdin(Stdio::null()).env("NO_COLOR", "1").env_remove("OPENAI_API_KEY");
     command
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use ureq::http::Response;
 use ureq::{Agent, Body};
-use verify::suite::Lost;
+use verify::parsers::ToolCall;
+use verify::suite::{Lost, Message};
 use verify::{Class, Error};
 
 use super::{Address, ApiKey, excerpt};
@@ -77,6 +78,24 @@ impl Client {
     /// Where it is.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// A message without the key, which may have come in pieces or in escapes.
+    pub fn hide(&self, message: Message) -> Message {
+        let text = |text: Option<String>| text.map(|t| self.key.hide(t));
+        let call =
+            |c: ToolCall| ToolCall { name: self.key.hide(c.name), arguments: self.key.hide(c.arguments) };
+        Message {
+            content: text(message.content),
+            reasoning: text(message.reasoning),
+            tool_calls: message.tool_calls.into_iter().map(call).collect(),
+            ..message
+        }
+    }
+
+    /// A text without the key.
+    pub fn hide_text(&self, text: String) -> String {
+        self.key.hide(text)
     }
 
     /// The JSON at `path` below the API.

@@ -135,15 +135,16 @@ impl Endpoint {
 
 impl Server for Endpoint {
     fn whole(&self, ask: &Ask) -> Result<Message, Lost> {
-        self.ask_whole(ask).map_err(|t| t.lost())
+        self.ask_whole(ask).map(|m| self.client.hide(m)).map_err(Trouble::lost)
     }
 
     fn streamed(&self, ask: &Ask) -> Result<Message, Lost> {
-        self.ask_streamed(ask).map_err(|t| t.lost())
+        self.ask_streamed(ask).map(|m| self.client.hide(m)).map_err(Trouble::lost)
     }
 
     fn raw(&self, ask: &Ask, whole: &Message) -> Result<Option<Raw>, Lost> {
-        self.raw_text(ask, whole).map_err(|t| t.lost())
+        let hidden = |raw: Raw| Raw { text: self.client.hide_text(raw.text), ..raw };
+        self.raw_text(ask, whole).map(|raw| raw.map(hidden)).map_err(Trouble::lost)
     }
 
     fn prompt_tokens(&self, ask: &Ask) -> Option<usize> {

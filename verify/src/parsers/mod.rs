@@ -143,9 +143,16 @@ enum Kind {
     Own(fn(&str, &Context) -> Parsed),
     /// Without calls the text is returned untouched.
     Legacy(fn(&str, &Context) -> Option<Parsed>),
+    /// Its grammar is not known here.
+    Unread,
 }
 
 impl Parser {
+    /// Whether texts can be parsed here; else all that can be looked at is what a server makes of them.
+    pub fn is_read(&self) -> bool {
+        !matches!(self.kind, Kind::Unread)
+    }
+
     /// Whether the server returns the model's text untouched where no call is asked for (`tool_choice` none).
     pub fn leaves_text_alone(&self) -> bool {
         matches!(self.kind, Kind::Legacy(_))
@@ -161,6 +168,7 @@ impl Parser {
             }
             Kind::Engine(parse) => parse(text, context, Delivery::Whole),
             Kind::Own(parse) => parse(text, context),
+            Kind::Unread => return Parsed::plain(text),
         };
         if tools && !parsed.tool_calls.is_empty() {
             parsed.without_blank()
@@ -259,9 +267,27 @@ pub fn find(name: &str) -> Result<&'static Parser> {
         .ok_or_else(|| names::unknown(name))
 }
 
+/// As [`find`], and parsers that a server may have though `prep` does not read what they read.
+///
+/// # Errors
+/// Exit 2 for unknown names.
+pub fn find_for_server(name: &str) -> Result<&'static Parser> {
+    find(name).or_else(|e| names::unread(name).ok_or(e))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_may_have_parsers_that_are_not_read_here() {
+        let parser = find_for_server("cohere_command4").unwrap();
+        assert!(
+            !parser.is_read() && find("cohere_command4").is_err() && find_for_server("nonsense").is_err()
+        );
+        assert_eq!(parser.parse("<tool_call>", &Context::default()), Parsed::plain("<tool_call>"));
+        assert!(all().iter().all(Parser::is_read));
+    }
 
     #[test]
     fn without_tools_no_calls_are_returned() {

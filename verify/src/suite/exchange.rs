@@ -70,7 +70,8 @@ pub fn exchange(
             (Some(streamed), check)
         }
     };
-    let (raw, expected, parser_check) = match server.raw(ask, &whole) {
+    let told = if reading.parser.is_read() { server.raw(ask, &whole) } else { Ok(None) };
+    let (raw, expected, parser_check) = match told {
         Err(lost) => (None, None, Check::Lost(lost)),
         Ok(None) => (None, None, Check::NotMade),
         Ok(Some(raw)) => {
@@ -154,4 +155,106 @@ pub fn same_calls(a: &[ToolCall], b: &[ToolCall]) -> bool {
         _ => x.arguments == y.arguments,
     };
     a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.name == y.name && arguments(x, y))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::super::format::Suite;
+    use super::*;
+    use crate::parsers;
+
+    /// Gives the listed answers in turn, the last one for ever.
+    struct Script {
+        whole: Mutex<Vec<Message>>,
+        streamed: Mutex<Vec<Result<Message, Lost>>>,
+        raw: Mutex<Vec<Option<Raw>>>,
+    }
+
+    fn next<T: Clone>(list: &Mutex<Vec<T>>) -> T {
+        let mut list = list.lock().unwrap();
+        if list.len() > 1 { list.remove(0) } else { list[0].clone() }
+    }
+
+    impl Server for Script {
+        fn whole(&self, _: &Ask) -> Result<Message, Lost> {
+            Ok(next(&self.whole))
+        }
+        fn streamed(&self, _: &Ask) -> Result<Message, Lost> {
+            next(&self.streamed)
+        }
+        fn raw(&self, _: &Ask, _: &Message) -> Result<Option<Raw>, Lost> {
+            Ok(next(&self.raw))
+        }
+        fn prompt_tokens(&self, _: &Ask) -> Option<usize> {
+            None
+        }
+    }
+
+    fn calls(arguments: &[&str]) -> Message {
+        let call = |a: &&str| ToolCall { name: "get_weather".into(), arguments: a.to_string() };
+        Message { tool_calls: arguments.iter().map(call).collect(), ..Message::default() }
+    }
+
+    fn raw(source: RawSource, city: &str) -> Option<Raw> {
+        let text = format!(
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\n{city}\n</parameter>\n</function>\n</tool_call>"
+        );
+        Some(Raw { text, source })
+    }
+
+    fn checks(
+        whole: Vec<Message>,
+        streamed: Vec<Result<Message, Lost>>,
+        raw: Vec<Option<Raw>>,
+    ) -> (Check, Check) {
+        let suite = Suite::default_suite().unwrap();
+        let case = &suite.cases[0];
+        let ask =
+            Ask { messages: case.messages.clone(), tools: case.tools.clone(), kwargs: Default::default() };
+        let script = Script { whole: whole.into(), streamed: streamed.into(), raw: raw.into() };
+        let reading = Reading::new(parsers::find("qwen3_coder").unwrap());
+        let e = exchange(&script, (case, &ask), &reading, true).unwrap();
+        (e.stream_check, e.parser_check)
+    }
+
+    const OSLO: &str = r#"{"city": "Oslo"}"#;
+
+    #[test]
+    fn arguments_are_equal_as_json() {
+        let spaced = calls(&[r#"{ "city":"Oslo" }"#]);
+        let both = checks(vec![spaced], vec![Ok(calls(&[OSLO]))], vec![raw(RawSource::TokenIds, "Oslo")]);
+        assert_eq!(both, (Check::Same, Check::Same));
+        assert!(!same_calls(&calls(&["{\"a\": 1}"]).tool_calls, &calls(&["{\"a\": 1.0}"]).tool_calls));
+        assert!(!same_calls(&calls(&["{"]).tool_calls, &calls(&["{ "]).tool_calls));
+        assert!(!same_calls(&calls(&[OSLO]).tool_calls, &calls(&[OSLO, OSLO]).tool_calls));
+    }
+
+    #[test]
+    fn text_of_the_very_answer_needs_no_second_one() {
+        let both =
+            checks(vec![calls(&[OSLO])], vec![Ok(calls(&[OSLO]))], vec![raw(RawSource::TokenIds, "Bergen")]);
+        assert_eq!(both.1, Check::Differs);
+    }
+
+    #[test]
+    fn a_second_answer_differs_only_if_it_does_so_again() {
+        let of = |texts: Vec<Option<Raw>>| checks(vec![calls(&[OSLO])], vec![Ok(calls(&[OSLO]))], texts).1;
+        let bergen = || raw(RawSource::Completions, "Bergen");
+        assert_eq!(of(vec![bergen()]), Check::Differs);
+        assert_eq!(of(vec![bergen(), raw(RawSource::Completions, "Oslo")]), Check::Unrepeatable);
+        assert_eq!(of(vec![None]), Check::NotMade);
+    }
+
+    #[test]
+    fn streamed_calls_differ_only_if_both_answers_come_again() {
+        let of = |whole: Vec<Message>, streamed| checks(whole, streamed, vec![None]).0;
+        let bergen = || Ok(calls(&[r#"{"city": "Bergen"}"#]));
+        assert_eq!(of(vec![calls(&[OSLO])], vec![bergen()]), Check::Differs);
+        assert_eq!(of(vec![calls(&[OSLO])], vec![bergen(), Ok(calls(&[OSLO]))]), Check::Unrepeatable);
+        assert_eq!(of(vec![calls(&[OSLO]), calls(&[])], vec![bergen()]), Check::Unrepeatable);
+        let lost = Lost::network("gone");
+        assert_eq!(of(vec![calls(&[OSLO])], vec![Err(lost.clone())]), Check::Lost(lost));
+    }
 }

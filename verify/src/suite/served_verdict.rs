@@ -183,7 +183,13 @@ impl<'a> Run<'a> {
             ));
         }
         let mute = count(|e| e.parser_check == Check::NotMade);
-        if mute > 0 {
+        if !self.reading.parser.is_read() {
+            notes.push(Finding::new(
+                Level::Note,
+                format!("prep does not read what `{}` reads: the server's own calls were scored, and nothing else", self.reading.parser.name),
+                "see that the server runs with the parser that its model's makers name",
+            ));
+        } else if mute > 0 {
             notes.push(Finding::new(
                 Level::Note,
                 format!("the server gave no raw text for {mute} of {all} answers: its parser was not checked there"),

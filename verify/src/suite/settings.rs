@@ -82,3 +82,15 @@ impl Settings {
         self.asked.is_none_or(|asked| asked.streamed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sampling_is_told_in_words() {
+        assert_eq!(Sampling::default().sentence(), "greedy");
+        let s = Sampling { temperature: 0.7, top_p: 0.8, top_k: 20, seed: 3 };
+        assert_eq!(s.sentence(), "temperature 0.7, top-p 0.8, top-k 20, seed 3");
+    }
+}
