@@ -4,6 +4,7 @@
 
 mod support;
 
+mod baseline;
 mod checksum;
 mod endpoint;
 mod generate;

@@ -11,6 +11,7 @@
 pub mod backend;
 mod batch;
 pub mod blocks;
+pub mod compare;
 pub mod cpu;
 pub mod decoder;
 pub mod dump;

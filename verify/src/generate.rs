@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::error::Result;
 use crate::progress::Progress;
@@ -38,10 +38,10 @@ pub struct Answer {
     /// Why it ended.
     pub finish: Finish,
     /// From the start of this prompt's work to its first token.
-    #[serde(skip)]
+    #[serde(rename = "first_token_secs", serialize_with = "secs")]
     pub first_token: Duration,
     /// From the start of this prompt's work to its last token.
-    #[serde(skip)]
+    #[serde(rename = "secs", serialize_with = "secs")]
     pub latency: Duration,
 }
 
@@ -52,4 +52,8 @@ pub trait Generate {
     /// # Errors
     /// When a prompt does not fit the context, or the model's weights cannot be read.
     fn generate(&mut self, prompts: &[Prompt], progress: &dyn Progress) -> Result<Vec<Answer>>;
+}
+
+fn secs<S: Serializer>(time: &Duration, s: S) -> std::result::Result<S::Ok, S::Error> {
+    s.serialize_f64(time.as_secs_f64())
 }

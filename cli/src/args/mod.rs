@@ -24,7 +24,7 @@ pub use parse::Parse;
 pub use quantize::{Quantize, Scheme};
 pub use run::Run;
 pub use template::{Template, TemplateCheck, TemplateEmbed, TemplateModel, TemplateRender};
-pub use verify::Verify;
+pub use verify::{Baseline, Verify};
 
 /// Prepare open-weight LLMs for vLLM and SGLang: merge, quantize, template, checksum, verify.
 #[derive(Debug, Parser)]

@@ -13,6 +13,7 @@ and --folder are given once for all, or once for each (folders first, in the ord
 Examples:
   prep verify MODEL --parser qwen3_coder
   prep verify MODEL --parser qwen3_coder --min-score 60 --report verify.html
+  prep verify MODEL-FP8 --parser qwen3_coder --baseline MODEL --text wiki.txt --max-score-drop 2
   prep verify MODEL --parser hermes --repeat 5 --temperature 0.7 --top-p 0.8
   prep verify --endpoint http://localhost:8000 --model NAME --parser qwen3_coder
   prep verify OUT --endpoint http://gpu1:8000 --endpoint http://gpu2:8000 --parser qwen3_coder --report all.html"
@@ -42,6 +43,8 @@ pub struct Verify {
     /// Write a report: a page (.html), JSON (.json) or JUnit (.xml); may be repeated
     #[arg(long, value_name = "FILE")]
     pub report: Vec<PathBuf>,
+    #[command(flatten)]
+    pub baseline: Baseline,
     #[command(flatten)]
     pub sampling: Sampling,
     #[command(flatten)]
@@ -94,4 +97,27 @@ pub struct Server {
     /// Longest silence of a server
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=3600), requires = "endpoint")]
     pub timeout: u32,
+}
+
+/// What the model is compared with.
+#[derive(Debug, Clone, Default, ClapArgs)]
+#[command(next_help_heading = "Baseline")]
+pub struct Baseline {
+    /// Run this model too and compare: scores case by case, predictions, router choices
+    #[arg(long, value_name = "DIR", conflicts_with = "endpoint")]
+    pub baseline: Option<PathBuf>,
+    /// Compare the predictions over this plain text too, and its perplexities
+    #[arg(long, value_name = "FILE", requires = "baseline")]
+    pub text: Option<PathBuf>,
+    /// Fail where the score falls further below the baseline's
+    #[arg(long, value_name = "N", requires = "baseline")]
+    pub max_score_drop: Option<u32>,
+    /// Fail where the mean KL divergence (nats) over the baseline's answers or the text is higher
+    #[arg(long, value_name = "X", requires = "baseline", value_parser = divergence)]
+    pub max_kl: Option<f64>,
+}
+
+fn divergence(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
+    number.ok_or_else(|| "a number of nats, 0 or more".to_string())
 }

@@ -59,6 +59,7 @@ fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a
             runs: 1,
         },
         reports: v.report.clone(),
+        baseline: None,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use verify::Result;
 
+use super::router_log::RouterLog;
 use crate::backend::{Backend, Divide, Linear, Routing, SwiGlu};
 use crate::families::{Builder, Keys};
 
@@ -77,6 +78,8 @@ pub struct Moe<B: Backend> {
     pub experts: Vec<SwiGlu<B>>,
     /// The shared expert and its gate `[1, hidden]`.
     pub shared: Option<(SwiGlu<B>, Linear<B>)>,
+    /// What the router said, while someone wants to know.
+    pub log: RouterLog,
 }
 
 impl<B: Backend> Mlp<B> {
@@ -125,7 +128,7 @@ impl<B: Backend> Mlp<B> {
             )),
         };
         let router = at.linear("gate", [c.experts, c.hidden])?;
-        Ok(Mlp::Moe(Moe { router, routing: c.routing, experts, shared }))
+        Ok(Mlp::Moe(Moe { router, routing: c.routing, experts, shared, log: RouterLog::default() }))
     }
 
     /// `x` `[tokens, hidden]` to the same shape.
@@ -137,6 +140,7 @@ impl<B: Backend> Mlp<B> {
             Mlp::Dense(mlp) => mlp.forward(b, x),
             Mlp::Moe(moe) => {
                 let [router] = b.linear(x, [&moe.router])?;
+                moe.log.add(b, &router)?;
                 let mut y = b.experts(x, &router, moe.routing, &moe.experts)?;
                 if let Some((shared, gate)) = &moe.shared {
                     let mut z = shared.forward(b, x)?;

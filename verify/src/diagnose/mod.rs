@@ -6,13 +6,16 @@
 //!   parser ────▶ Format ─┘
 //! ```
 
+mod agreement;
 mod format;
+mod rivals;
 mod taught;
 mod thinking;
 
 use serde::Serialize;
 
 pub use format::{FORMATS, Format};
+pub use rivals::rival;
 pub use taught::{Taught, taught};
 pub use thinking::reasoning_parser;
 
@@ -95,71 +98,28 @@ pub fn teaches_nothing(taught: &Taught) -> Vec<Finding> {
 pub fn before(taught: &Taught, parser: &Parser) -> Vec<Finding> {
     let mut findings = teaches_nothing(taught);
     if taught.shows_tools {
-        findings.extend(misread(taught, parser));
+        findings.extend(agreement::before(taught, parser));
     }
     findings
-}
-
-fn misread(taught: &Taught, parser: &Parser) -> Option<Finding> {
-    let format = taught.format?;
-    let fits = match taught.readers.is_empty() {
-        true => reads(parser, format),
-        false => taught.readers.contains(&parser.name),
-    };
-    if fits {
-        return None;
-    }
-    let suggested = suggestion(&taught.readers, format);
-    Some(Finding::new(
-        Level::Error,
-        format!(
-            "the template teaches {}, but parser `{}` reads {}",
-            format.title,
-            parser.name,
-            title_of(parser)
-        ),
-        format!("use --parser {suggested}"),
-    ))
 }
 
 /// The same after a run, with what the model wrote; `parsed` is the number of calls that the parser found.
 pub fn after(taught: &Taught, parser: &Parser, written: &Written, parsed: usize) -> Vec<Finding> {
     let mut findings = teaches_nothing(taught);
-    if taught.shows_tools && written.format.is_none_or(|f| reads(parser, f)) {
-        findings.extend(misread(taught, parser));
+    if taught.shows_tools && written.answers > 0 {
+        findings.extend(agreement::after(taught, parser, written.format));
     }
-    match written.format {
-        Some(format) if taught.shows_tools && taught.format.is_some_and(|t| t != format) => {
-            let title = taught.format.map_or("", |t| t.title);
-            findings.push(Finding::new(
-                Level::Error,
-                format!("the model writes {}, but the template teaches {title}", format.title),
-                "this is not the template that the model was trained with: embed the right one with \
-                 `prep template embed MODEL --from DIR`",
-            ));
-        }
-        _ => {}
-    }
-    match written.format {
-        Some(format) if !reads(parser, format) => findings.push(Finding::new(
-            Level::Error,
-            format!("the model writes {}, parser `{}` reads {}", format.title, parser.name, title_of(parser)),
-            format!("use --parser {}", suggestion(&taught.readers, format)),
-        )),
-        Some(format) if parsed == 0 => findings.push(Finding::new(
+    // Calls that no disagreement explains.
+    let explained = findings.iter().any(|f| f.level == Level::Error);
+    if let Some(format) = written.format.filter(|_| parsed == 0 && !explained) {
+        findings.push(Finding::new(
             Level::Error,
             format!(
                 "{} of {} answers hold calls in {}, but parser `{}` finds none: the calls are malformed",
                 written.with_calls, written.answers, format.title, parser.name
             ),
             "look at what the model wrote (--report verify.html): weights, quantization or template are likely broken",
-        )),
-        None if taught.shows_tools && written.answers > 0 => findings.push(Finding::new(
-            Level::Error,
-            "the model sees the tools and never writes a call in any known format",
-            "the weights are not trained for tools, or the adapter was not merged: check what was merged",
-        )),
-        _ => {}
+        ));
     }
     if written.cut * 4 > written.answers {
         findings.push(Finding::new(
@@ -173,26 +133,7 @@ pub fn after(taught: &Taught, parser: &Parser, written: &Written, parsed: usize)
 
 /// What a model wrote beside a parser that reads another format.
 pub fn wrong_parser(parser: &Parser, written: &Written) -> Option<Finding> {
-    let format = written.format.filter(|format| !reads(parser, format))?;
-    Some(Finding::new(
-        Level::Error,
-        format!("the model writes {}, parser `{}` reads {}", format.title, parser.name, title_of(parser)),
-        format!("use --parser {}", suggestion(&[], format)),
-    ))
-}
-
-fn reads(parser: &Parser, format: &Format) -> bool {
-    std::iter::once(&parser.name).chain(parser.aliases).any(|name| format.parsers.contains(name))
-}
-
-fn title_of(parser: &Parser) -> &'static str {
-    Format::of_parser(parser.name).map_or("another format", |f| f.title)
-}
-
-/// The usual parser of the format, unless only others read the template's own call.
-fn suggestion(readers: &[&'static str], format: &Format) -> &'static str {
-    let usual = format.parsers.iter().find(|p| readers.is_empty() || readers.contains(p));
-    usual.or(format.parsers.first()).copied().unwrap_or("another one")
+    agreement::after(&Taught::default(), parser, Some(written.format?))
 }
 
 #[cfg(test)]
@@ -225,7 +166,8 @@ mod tests {
         says(&found, "teaches Qwen XML", "--parser qwen3_coder");
         let written = Written::of([(XML, false), ("no", false)]);
         let found = after(&tools(), parsers::find("hermes").unwrap(), &written, 0);
-        says(&found, "the model writes Qwen XML", "--parser qwen3_coder");
+        says(&found, "template and model speak Qwen XML", "--parser qwen3_coder");
+        assert_eq!(found.len(), 1, "{found:?}");
     }
 
     #[test]
@@ -234,6 +176,7 @@ mod tests {
             Written::of([("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", false)]);
         let found = after(&tools(), parsers::find("hermes").unwrap(), &written, 1);
         says(&found, "the template teaches Qwen XML", "embed");
+        assert_eq!(found.len(), 1, "{found:?}");
     }
 
     #[test]

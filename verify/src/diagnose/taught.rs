@@ -12,7 +12,7 @@ use crate::template::lint::{probe_call, probe_tool};
 use crate::template::{Failure, Renderer, Request};
 
 /// What a template shows of tools and calls.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Taught {
     /// The prompt holds the names of the tools.
     pub shows_tools: bool,

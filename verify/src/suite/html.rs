@@ -2,10 +2,13 @@
 //!
 //! One file, no scripts, nothing from the network; it follows the reader's light or dark setting.
 
+mod change;
+
 use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::compare::Change;
 use super::evaluate::{CaseScore, ClassScore, MatrixRow};
 use super::exchange::{Check, Exchange};
 use super::format::{Expect, Step};
@@ -29,6 +32,7 @@ pub(super) fn sections(report: &Report<'_>) -> String {
         header(report),
         findings(report),
         scores(report),
+        report.baseline.map(change::sections).unwrap_or_default(),
         parsers(report),
         times(report),
         transcripts(report),
@@ -45,6 +49,23 @@ pub(super) fn document(title: &str, body: &str) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
     )
+}
+
+/// A sentence, with what stands between backticks set as code.
+fn words_with_code(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    // An odd backtick has no partner: it is left as it is.
+    let paired = parts.len() - usize::from(parts.len().is_multiple_of(2));
+    let mut out = String::new();
+    for (at, part) in parts.iter().enumerate() {
+        let (open, close) = match (at % 2, at < paired) {
+            (1, true) => ("<code>", "</code>"),
+            (1, false) => ("`", ""),
+            _ => ("", ""),
+        };
+        let _ = write!(out, "{open}{}{close}", escape(part));
+    }
+    out
 }
 
 fn word_of(report: &Report<'_>) -> &'static str {
@@ -87,12 +108,22 @@ fn header(report: &Report<'_>) -> String {
         facts.iter().map(|(k, v)| format!("<div><dt>{k}</dt><dd>{}</dd></div>\n", escape(v))).collect();
     format!(
         "<header class=\"{class}\">\n<p class=\"verdict\">{}</p>\n<h1>{}</h1>\n\
-         <p class=\"points\"><strong>{}</strong> of {} points</p>\n<dl>\n{facts}</dl>\n</header>\n",
+         <p class=\"points\"><strong>{}</strong> of {} points{}</p>\n<dl>\n{facts}</dl>\n</header>\n",
         word_of(report),
         escape(report.model),
         e.points,
-        e.max
+        e.max,
+        report.baseline.map(beside).unwrap_or_default()
     )
+}
+
+fn beside(change: &Change) -> String {
+    let words = match change.score.difference {
+        0 => "as many as".to_string(),
+        d if d < 0 => format!("{} fewer than", -d),
+        d => format!("{d} more than"),
+    };
+    format!(", {words} the baseline {}", escape(&change.baseline))
 }
 
 fn findings(report: &Report<'_>) -> String {
@@ -112,14 +143,14 @@ fn findings(report: &Report<'_>) -> String {
             let _ = writeln!(
                 out,
                 "<li class=\"{level}\"><b>{level}</b><div><p>{}</p><p class=\"advice\">{}</p></div></li>",
-                escape(&f.what),
-                escape(&f.advice)
+                words_with_code(&f.what),
+                words_with_code(&f.advice)
             );
         }
         out.push_str("</ul>\n");
     }
     if let Some(taught) = report.taught {
-        let _ = writeln!(out, "<p class=\"quiet\">Template: {}.</p>", escape(&taught.sentence()));
+        let _ = writeln!(out, "<p class=\"quiet\">Template: {}.</p>", words_with_code(&taught.sentence()));
     }
     if let Some(s) = report.stability.filter(|s| !s.unstable.is_empty()) {
         let _ = writeln!(
@@ -196,7 +227,7 @@ fn parsers(report: &Report<'_>) -> String {
 
 /// Latency of every answer as a bar, coloured by its points, with lines for mean and p95.
 fn times(report: &Report<'_>) -> String {
-    let (width, height, left, base) = (900.0, 180.0, 46.0, 158.0);
+    let (width, height, left, base) = (900.0, 180.0, 82.0, 158.0);
     let bars: Vec<_> = report
         .evaluation
         .cases
@@ -240,7 +271,7 @@ fn times(report: &Report<'_>) -> String {
     {
         let _ = writeln!(
             out,
-            "<line class=\"level\" x1=\"{left}\" y1=\"{0:.1}\" x2=\"{width}\" y2=\"{0:.1}\"/><text x=\"{1}\" y=\"{2:.1}\">{name}</text>",
+            "<line class=\"level\" x1=\"{left}\" y1=\"{0:.1}\" x2=\"{width}\" y2=\"{0:.1}\"/><text x=\"{1}\" y=\"{2:.1}\">{name} {secs:.2} s</text>",
             y(secs),
             left - 6.0,
             y(secs) + 4.0 + shift
@@ -307,7 +338,7 @@ fn transcript_of(step: &Step<'_>, case: &CaseScore, transcript: &Transcript) -> 
          <span class=\"fault\">{}{}</span></summary>\n<div>\n{body}</div>\n</details>\n",
         escape(&case.id),
         escape(&case.class),
-        escape(fault),
+        words_with_code(fault),
         if case.cut { " (cut at the limit of new tokens)" } else { "" }
     )
 }

@@ -5,6 +5,7 @@
 //!   Suite ──▶ run_served (Server) ───────▶ transcripts ──▶ evaluate (the server's own calls) ──▶ judge_served
 //! ```
 
+pub mod compare;
 mod comparison;
 mod evaluate;
 mod exchange;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::compare::Change;
 use super::evaluate::{Evaluation, MatrixRow, Stability};
 use super::format::Suite;
 use super::run::Transcript;
@@ -40,6 +41,9 @@ pub struct Report<'a> {
     pub stability: Option<&'a Stability>,
     /// Prompts and raw answers.
     pub transcripts: &'a [Transcript],
+    /// What changed from the baseline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<&'a Change>,
 }
 
 /// The JSON schema of a JSON report, of one model or of a comparison.

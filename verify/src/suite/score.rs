@@ -57,7 +57,8 @@ fn score_calls(expected: &[ExpectedCall], calls: &[ToolCall]) -> Score {
         return Score::less(0, "no call found");
     }
     if calls.len() != expected.len() {
-        return Score::less(0, format!("{} calls instead of {}", calls.len(), expected.len()));
+        let noun = if calls.len() == 1 { "call" } else { "calls" };
+        return Score::less(0, format!("{} {noun} instead of {}", calls.len(), expected.len()));
     }
     let pairs = || expected.iter().zip(calls);
     if let Some((e, c)) = pairs().find(|(e, c)| e.name != c.name) {

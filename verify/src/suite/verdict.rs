@@ -32,18 +32,28 @@ pub fn judge(
     let answers = transcripts.iter().filter_map(|t| t.answer.as_ref());
     let written = Written::of(answers.map(|a| (a.text.as_str(), a.finish == Finish::Length)));
     let mut reasons = diagnose::after(taught, parser, &written, evaluation.calls);
-    reasons.extend(below(evaluation, min_score));
-    if evaluation.calls == 0 {
-        reasons.push(Finding::new(
-            Level::Error,
-            format!("parser `{}` found not one call in the whole run", parser.name),
-            "follow the other findings, or look at what the model wrote: add --report verify.html",
-        ));
+    // One sentence for one story: what comes later only follows from what was found before.
+    let symptoms = [
+        refused(transcripts),
+        better_parser(evaluation, matrix),
+        no_call(evaluation),
+        below(evaluation, min_score),
+    ];
+    if reasons.iter().all(|r| r.level < Level::Error) {
+        reasons.extend(symptoms.into_iter().flatten().next());
     }
-    reasons.extend(better_parser(evaluation, matrix));
-    reasons.extend(refused(transcripts));
     reasons.sort_by_key(|r| std::cmp::Reverse(r.level));
     Verdict { pass: reasons.iter().all(|r| r.level < Level::Error), reasons, written }
+}
+
+fn no_call(evaluation: &Evaluation) -> Option<Finding> {
+    (evaluation.calls == 0).then(|| {
+        Finding::new(
+            Level::Error,
+            format!("parser `{}` found not one call in the whole run", evaluation.parser),
+            "look at what the model wrote: add --report verify.html",
+        )
+    })
 }
 
 /// Fewer points than were asked for.
@@ -179,7 +189,8 @@ mod tests {
         assert!(!v.pass);
         let advice = v.reasons.iter().filter(|r| r.advice.starts_with("use --parser"));
         let advice: Vec<_> = advice.map(|r| r.advice.as_str()).collect();
-        assert_eq!(advice, ["use --parser qwen3_coder"; 2], "{:?}", v.reasons);
+        assert_eq!(advice, ["use --parser qwen3_coder"], "{:?}", v.reasons);
+        assert_eq!(v.reasons.iter().filter(|r| r.level == Level::Error).count(), 1, "{:?}", v.reasons);
     }
 
     #[test]
@@ -233,6 +244,7 @@ mod tests {
             taught: Some(&taught),
             stability: None,
             transcripts: &transcripts,
+            baseline: None,
         };
         report.write(form).unwrap()
     }

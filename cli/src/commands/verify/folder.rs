@@ -122,6 +122,13 @@ fn template(job: &Job<'_>, output: &Output) -> Result<(Vec<Finding>, Option<Rend
     let renderer = Renderer::open(job.model)?;
     let taught = diagnose::taught(&renderer);
     output.text(&format!("template    {}: {}", renderer.template().source, taught.sentence()));
-    findings.extend(diagnose::before(&taught, job.run.parser));
+    match diagnose::rival(&places, (&renderer, &taught), job.run.parser)? {
+        Some(rival) => {
+            // It says more than that two texts differ, and why the tools are missing.
+            findings.retain(|f| f.level < Level::Error);
+            findings.push(rival);
+        }
+        None => findings.extend(diagnose::before(&taught, job.run.parser)),
+    }
     Ok((findings, Some((renderer, taught))))
 }

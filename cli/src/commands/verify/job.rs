@@ -9,6 +9,7 @@ use verify::suite::{Sampling, Suite};
 use verify::template::Renderer;
 use verify::{Error, Result, Shown, diagnose};
 
+use super::baseline::Baseline;
 use crate::args::Verify;
 use crate::endpoint::{Address, ApiKey};
 
@@ -17,6 +18,7 @@ pub struct Job<'a> {
     pub model: &'a Path,
     pub run: Running,
     pub reports: Vec<PathBuf>,
+    pub baseline: Option<Baseline>,
 }
 
 /// A server to verify.
@@ -101,6 +103,7 @@ impl<'a> Row<'a> {
             Some(text) => suite.with_kwargs(&crate::commands::template::object(text)?),
         };
         let sampling = sampling(args)?;
+        let baseline = Baseline::of(&args.baseline)?;
         let running = |row: usize| -> Result<Running> {
             Ok(Running {
                 parser: parsers::find(
@@ -117,7 +120,8 @@ impl<'a> Row<'a> {
             })
         };
         let folder = |(row, model): (usize, &'a PathBuf)| -> Result<Row<'a>> {
-            Ok(Row::Folder(Job { model, run: running(row)?, reports: args.report.clone() }))
+            let (reports, baseline) = (args.report.clone(), baseline.clone());
+            Ok(Row::Folder(Job { model, run: running(row)?, reports, baseline }))
         };
         let server = |(at, address): (usize, &'a String)| -> Result<Row<'a>> {
             let s = &args.server;

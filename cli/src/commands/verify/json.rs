@@ -30,5 +30,8 @@ pub fn of(outcome: &Outcome) -> Value {
     if let Some(stability) = &outcome.stability {
         value["stability"] = json!(stability);
     }
+    if let Some(change) = &outcome.baseline {
+        value["baseline"] = json!(change);
+    }
     value
 }

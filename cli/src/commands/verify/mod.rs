@@ -1,6 +1,7 @@
 //! `prep verify`: is this folder what it should be, and does the model behind this parser call tools? The same
 //! questions to running servers, and several models in one table.
 
+mod baseline;
 mod compare;
 mod folder;
 mod job;

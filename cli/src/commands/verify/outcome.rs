@@ -1,6 +1,7 @@
 //! What a suite came to, wherever it was run.
 
 use verify::diagnose::Taught;
+use verify::suite::compare::Change;
 use verify::suite::{self, Evaluation, LostTo, MatrixRow, Settings, Stability, Suite, Transcript, Verdict};
 
 /// What the suite came to. Of several runs, that with the fewest points.
@@ -18,6 +19,8 @@ pub struct Outcome {
     pub transcripts: Vec<Transcript>,
     /// How far several runs agree.
     pub stability: Option<Stability>,
+    /// What changed from the baseline.
+    pub baseline: Option<Change>,
 }
 
 impl Outcome {
@@ -34,6 +37,7 @@ impl Outcome {
             taught: self.taught.as_ref(),
             stability: self.stability.as_ref(),
             transcripts: &self.transcripts,
+            baseline: self.baseline.as_ref(),
         }
     }
 

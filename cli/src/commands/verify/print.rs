@@ -2,6 +2,7 @@
 
 use verify::suite::{Evaluation, MatrixRow, Settings, Stability};
 
+use super::baseline;
 use super::outcome::Outcome;
 use crate::commands::template::say_findings;
 use crate::output::{Output, table};
@@ -31,6 +32,9 @@ pub fn outcome(outcome: &Outcome, output: &Output) {
     }
     if !matrix.is_empty() {
         parsers(outcome, output);
+    }
+    if let Some(change) = &outcome.baseline {
+        baseline::say(change, output);
     }
     output.text("");
     say_findings(&verdict.reasons, output);

@@ -60,6 +60,7 @@ pub fn run(job: &ServerJob<'_>, console: &Console, output: &Output) -> Result<Ou
         verdict,
         transcripts,
         stability,
+        baseline: None,
     })
 }
 

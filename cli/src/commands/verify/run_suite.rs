@@ -1,6 +1,7 @@
 //! Running the suite through the built-in runner and judging what came out.
 
 use runner::{Engine, Options};
+use verify::suite::compare::Run;
 use verify::suite::{self, Reading, Settings};
 use verify::template::{Finding, Level, Renderer};
 use verify::{Result, diagnose};
@@ -38,6 +39,18 @@ pub fn run(
     let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, judged, job.run.min_score);
     // The verdict says itself whether template and parser fit.
     verdict.reasons.extend(findings.iter().filter(|f| !is_misread(f, job, taught)).cloned());
+    let baseline = job.baseline.as_ref().map(|baseline| {
+        // Drawn by the same seed where tokens are drawn at all.
+        let seed = job.run.sampling.seed.wrapping_add(at as u64);
+        let sampling = suite::Sampling { seed, ..job.run.sampling };
+        let run = Run { evaluation: &evaluation, transcripts: &transcripts };
+        baseline.compare((job, sampling, reading.reasoning), (&engine, run), (global, console))
+    });
+    let baseline = baseline.transpose()?;
+    if let (Some(change), Some(of)) = (&baseline, &job.baseline) {
+        verdict.reasons.extend(change.findings(&of.limits));
+    }
+    verdict.reasons.sort_by_key(|f| std::cmp::Reverse(f.level));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
     let settings = Settings {
         max_new: job.run.max_new,
@@ -57,5 +70,6 @@ pub fn run(
         verdict,
         transcripts,
         stability,
+        baseline,
     })
 }
