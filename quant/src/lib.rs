@@ -6,6 +6,7 @@
 //!                                  │ dimensions of the scheme         in the source's shards
 //! ```
 
+pub mod calibration;
 pub mod fp8;
 mod pattern;
 mod select;
