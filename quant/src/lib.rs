@@ -9,6 +9,7 @@
 pub mod calibration;
 pub mod fp8;
 mod pattern;
+pub mod report;
 mod select;
 mod shards;
 
