@@ -6,8 +6,10 @@
 //!                                  │ dimensions of the scheme         in the source's shards
 //! ```
 
+pub mod calibration;
 pub mod fp8;
 mod pattern;
+pub mod report;
 mod select;
 mod shards;
 

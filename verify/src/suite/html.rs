@@ -40,8 +40,8 @@ pub(super) fn sections(report: &Report<'_>) -> String {
     parts.concat()
 }
 
-/// A page with `body` in it.
-pub(super) fn document(title: &str, body: &str) -> String {
+/// A page of its own around `body`, in the style of all reports. `title` is plain text.
+pub fn document(title: &str, body: &str) -> String {
     let title = escape(title);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -29,8 +29,9 @@ pub use evaluate::{
 };
 pub use exchange::{Check, Exchange};
 pub use format::{Case, SCHEMA, Step, Suite};
+pub use html::document;
 pub use reading::{Read, Reading, special_texts};
-pub use report::{Form, REPORT_SCHEMA, Report};
+pub use report::{Form, REPORT_SCHEMA, Report, escape};
 pub use run::{MAX_NEW, Running, Transcript, run};
 pub use score::{Score, score};
 pub use serve::{Asking, run_served, served_matrix};

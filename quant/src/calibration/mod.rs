@@ -1,0 +1,3 @@
+//! Calibration: what goes through the model to find scales by.
+
+pub mod data;
