@@ -4,14 +4,16 @@
 //! and compares the bytes that a token needs with a streaming read of the same files in the same run.
 //!
 //! With `PREP_LLAMA_CPP=PYTHON`, an interpreter that has `llama-cpp-python`, `gguf` and `numpy`, llama.cpp runs the same
-//! shapes in between: see `peers/llama_cpp.py`.
+//! shapes in between, three times each: see `peers/run_llama_cpp.py`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use rayon::prelude::*;
@@ -40,11 +42,87 @@ fn main() {
     for (name, format) in formats() {
         in_cache(isa, name, format);
     }
+    let peer = std::env::var_os("PREP_LLAMA_CPP");
+    if peer.is_none() {
+        println!("llama.cpp is not measured: PREP_LLAMA_CPP names no Python that has it");
+    }
     for kind in [Kind::Bf16, Kind::Fp8, Kind::Int4] {
         let dir = tempfile::tempdir().unwrap();
         write_model(dir.path(), kind);
-        measure(dir.path(), kind, isa, threads);
+        let peer = peer.as_deref().zip(kind.of_llama_cpp());
+        let (mut ours, mut theirs) = (Speed::default(), Speed::default());
+        // One after the other, so that both see what else the machine does.
+        for _ in 0..if peer.is_some() { 3 } else { 1 } {
+            ours = ours.or(measure(dir.path(), kind, isa, threads));
+            if let Some((python, kind)) = peer {
+                theirs = theirs.or(llama_cpp(python, kind, dir.path(), threads));
+            }
+        }
+        ours.print(kind);
+        if let Some((_, theirs_is)) = peer {
+            println!(
+                "{} beside llama.cpp {theirs_is}: decode {:.1} and {:.1} tok/s, {:.2} x; prompt of 64 {:.1} and {:.1} tok/s, {:.2} x",
+                kind.name(),
+                ours.decode,
+                theirs.decode,
+                ours.decode / theirs.decode,
+                ours.prompts[1],
+                theirs.prompts[1],
+                ours.prompts[1] / theirs.prompts[1],
+            );
+        }
     }
+}
+
+/// Lengths of the prompts.
+const PROMPTS: [usize; 3] = [16, 64, 256];
+
+/// The best that was seen.
+#[derive(Clone, Copy, Default)]
+struct Speed {
+    /// Bytes a second, read in order.
+    read: f64,
+    /// Tokens a second.
+    decode: f64,
+    /// Tokens a second of each of [`PROMPTS`].
+    prompts: [f64; 3],
+}
+
+impl Speed {
+    fn or(self, other: Speed) -> Speed {
+        Speed {
+            read: self.read.max(other.read),
+            decode: self.decode.max(other.decode),
+            prompts: std::array::from_fn(|i| self.prompts[i].max(other.prompts[i])),
+        }
+    }
+
+    fn print(&self, kind: Kind) {
+        let (name, active) = (kind.name(), active_bytes(kind) as f64);
+        println!("{name} streaming read  {:7.2} GB/s", self.read / 1e9);
+        println!(
+            "{name} decode          {:7.2} tok/s, {:.0} MB a token, {:7.2} GB/s, {:.1} % of the streaming read",
+            self.decode,
+            active / 1e6,
+            active * self.decode / 1e9,
+            100.0 * active * self.decode / self.read
+        );
+        for (tokens, speed) in PROMPTS.iter().zip(self.prompts) {
+            println!("{name} prompt of {tokens:4}  {speed:7.1} tok/s");
+        }
+    }
+}
+
+/// What llama.cpp says of itself; it keeps its weights in `dir`.
+fn llama_cpp(python: &OsStr, kind: &str, dir: &Path, threads: usize) -> Speed {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/run_llama_cpp.py");
+    let threads = threads.to_string();
+    let ran = Command::new(python).args([script, kind]).arg(dir).arg(threads).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(ran.status.success(), "{said}");
+    let json: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let number = |key: &str| json[key].as_f64().unwrap();
+    Speed { read: 0.0, decode: number("decode"), prompts: [0.0, number("prompt"), 0.0] }
 }
 
 /// How the projections are stored; embedding, head and routers are in bf16 always.
@@ -66,6 +144,15 @@ impl Kind {
         }
     }
 
+    /// The type of llama.cpp that is measured beside it.
+    fn of_llama_cpp(self) -> Option<&'static str> {
+        match self {
+            Kind::Bf16 => Some("bf16"),
+            Kind::Fp8 => Some("q8_0"),
+            Kind::Int4 => None,
+        }
+    }
+
     /// Bytes of a weight, its scales included.
     fn width(self, plain: bool) -> f64 {
         match self {
@@ -76,12 +163,11 @@ impl Kind {
     }
 }
 
-fn measure(dir: &Path, kind: Kind, isa: Isa, threads: usize) {
+fn measure(dir: &Path, kind: Kind, isa: Isa, threads: usize) -> Speed {
     let model =
         Model::on(Cpu::new(isa), &Checkpoint::open(dir).unwrap(), &Options { threads: Some(threads) });
     let model = model.unwrap();
     let map = Checkpoint::open(dir).unwrap().map().unwrap();
-    let name = kind.name();
     let weights: Vec<&[u8]> =
         (0..map.index().tensors().len()).flat_map(|t| map.bytes_at(t).chunks(1 << 18)).collect();
     // As many bytes as a token needs, each time others, so that no cache holds them.
@@ -104,16 +190,7 @@ fn measure(dir: &Path, kind: Kind, isa: Isa, threads: usize) {
             token = token.min(start.elapsed().as_secs_f64());
         }
     }
-    let active = active_bytes(kind) as f64;
-    println!("{name} streaming read  {:7.2} GB/s", read / 1e9);
-    println!(
-        "{name} decode          {:7.2} tok/s, {:.0} MB a token, {:7.2} GB/s, {:.1} % of the streaming read",
-        1.0 / token,
-        active / 1e6,
-        active / token / 1e9,
-        100.0 * active / token / read
-    );
-    for tokens in [16, 64, 256] {
+    let prompts = PROMPTS.map(|tokens| {
         let mut best = f64::MAX;
         for _ in 0..12 {
             let mut sequence = model.sequence().unwrap();
@@ -121,8 +198,9 @@ fn measure(dir: &Path, kind: Kind, isa: Isa, threads: usize) {
             feed(&model, &mut sequence, tokens, 7);
             best = best.min(start.elapsed().as_secs_f64());
         }
-        println!("{name} prompt of {tokens:4}  {:7.1} tok/s", tokens as f64 / best);
-    }
+        tokens as f64 / best
+    });
+    Speed { read, decode: 1.0 / token, prompts }
 }
 
 const IN_CACHE: [usize; 2] = [128, 1024];

@@ -153,10 +153,9 @@ impl Client {
             }
             let text = self.key.hide(String::from_utf8_lossy(&line).into_owned());
             // Comments keep a connection alive; other fields of an event have no meaning here.
-            if let Some(data) = text.trim_end().strip_prefix("data:") {
-                if event(data.trim())? == Go::Enough {
-                    return Ok(());
-                }
+            let data = text.trim_end().strip_prefix("data:");
+            if data.map(|d| event(d.trim())).transpose()? == Some(Go::Enough) {
+                return Ok(());
             }
         }
     }

@@ -275,6 +275,51 @@ mod tests {
         }
     }
 
+    struct Unit<'a>(&'a [f32]);
+    impl Kernel for Unit<'_> {
+        type Out = Vec<f32>;
+        #[inline(always)]
+        fn run<L: Lanes>(self) -> Vec<f32> {
+            let mut to = Vec::new();
+            push_unit::<L>(&mut to, self.0, 0.5);
+            to
+        }
+    }
+
+    #[test]
+    fn eps_of_a_unit_vector_stands_inside_the_root() {
+        // Of length 1e-3, whose square is the eps.
+        let got = Isa::best().run(Unit(&[0.6e-3, 0.0, -0.8e-3, 0.0]));
+        for (got, want) in got.iter().zip([0.6f32, 0.0, -0.8, 0.0]) {
+            assert!((got - 0.5 * want / 2f32.sqrt()).abs() < 1e-6, "{got}");
+        }
+    }
+
+    #[test]
+    fn the_gate_comes_after_the_norm_with_the_activation_that_is_asked_for() {
+        let one = |len: usize, x: f32| Array::new(1, len, vec![x; len]);
+        for (gate, want) in
+            [(GateActivation::Silu, 1.5 * sigmoid(1.5)), (GateActivation::Sigmoid, sigmoid(1.5))]
+        {
+            let norm = crate::backend::Norm { weight: one(4, 3.0), eps: 0.0 };
+            let rule = DeltaRule::<Cpu> {
+                key_heads: 1,
+                value_heads: 1,
+                key_dim: 4,
+                value_dim: 4,
+                taps: 1,
+                conv: one(12, 1.0),
+                decay: one(1, -1.0),
+                dt_bias: one(1, 0.0),
+                norm,
+                gate,
+            };
+            let mut y = one(4, 7.0);
+            Isa::best().run(GatedNorm { y: &mut y, z: &one(4, 1.5), rule: &rule });
+            y.values().iter().for_each(|y| assert!((y - 3.0 * want).abs() < 1e-5, "{gate:?} {y}"));
+        }
+    }
+
     #[test]
     fn every_set_gives_the_same_bits() {
         let run = |isa: Isa| {
