@@ -5,6 +5,7 @@
 mod support;
 
 mod checksum;
+mod download;
 mod generate;
 mod help;
 mod hostile;
