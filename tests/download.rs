@@ -820,3 +820,87 @@ fn modelscope_is_held_to_its_sha256() {
     hub.fail("/commits", ALWAYS, Fault::Status(404, "", ""));
     scope(&args!["--out", dir.join("d")]).exits(4).says("has no model");
 }
+
+// Recipes
+
+#[test]
+fn recipe_takes_its_inputs_from_a_hub_and_ends_in_the_same_bytes() {
+    let dir = Dir::new();
+    let hub = Hub::of_folder(&base());
+    let (home, out) = (dir.join("home"), dir.join("out"));
+    let adapter = fixture("models/qwen3-moe/adapter").canonicalize().unwrap();
+    let recipe = dir.join("r.toml");
+    let text = |source: &str| {
+        format!(
+            "source = '{source}'\n[[adapter]]\npath = '{}'\n[quantize]\nformat = 'fp8'\nscheme = 'block'\n",
+            adapter.display()
+        )
+    };
+    let go = |more: &[std::ffi::OsString]| {
+        let mut command = command([&args!["run", recipe][..], more].concat());
+        at(&mut command, &hub).env("HF_HOME", &home);
+        run(command)
+    };
+    std::fs::write(&recipe, text(&format!("hf:{REPO}@{COMMIT}"))).unwrap();
+    go(&args!["--out", out, "--dry-run"]).succeeds().says("nothing was fetched").says("model.safetensors");
+    assert!(hub.fetches() == 0 && !out.exists());
+    go(&args!["--out", out]).succeeds();
+    assert!(files(&out) == files(crate::support::tiny_fp8()));
+    assert!(std::fs::read_to_string(out.join("prep-report.json")).unwrap().contains(COMMIT));
+    hub.forget();
+    go(&args!["--out", out, "--dry-run"]).succeeds().says("tensors");
+    assert!(hub.log().is_empty());
+    go(&args!["--out", out]).succeeds().says("nothing to do");
+    assert_eq!(hub.fetches(), 0);
+    // ModelScope has no shared cache: beside the output.
+    std::fs::write(&recipe, text(&format!("modelscope:{REPO}"))).unwrap();
+    go(&args!["--out", dir.join("ms")]).succeeds().says("may stand for another commit");
+    assert!(files(&dir.join("ms")) == files(&out));
+    assert_whole(&dir.join("ms.owner--model"));
+    std::fs::write(&recipe, text("hf:../x")).unwrap();
+    go(&args!["--out", dir.join("x")]).exits(2).says("no model of a hub");
+}
+
+/// Loopback against curl, which neither hashes nor syncs; memory instead of a disk where there is such a folder.
+#[test]
+#[ignore = "a measurement: cargo test --release -p prep --test e2e -- --ignored --nocapture throughput"]
+fn throughput_against_curl() {
+    let shm = Path::new("/dev/shm");
+    let dir = if shm.is_dir() { tempfile::tempdir_in(shm).unwrap() } else { tempfile::tempdir().unwrap() };
+    let megabytes = std::env::var("PREP_BENCH_MB").ok().and_then(|t| t.parse().ok()).unwrap_or(512);
+    let hub = Hub::with([("big.safetensors", noise(megabytes << 20, 5))]);
+    let rate = |began: Instant| megabytes as f64 / began.elapsed().as_secs_f64();
+    let curl = |parts: usize| {
+        let began = Instant::now();
+        let each = (megabytes << 20) / parts;
+        let start = |i: usize| {
+            Command::new("curl")
+                .args(["-sL", "-r", &format!("{}-{}", i * each, (i + 1) * each - 1), "-o"])
+                .arg(dir.path().join(format!("curl{i}")))
+                .arg(format!("{}/{REPO}/resolve/{COMMIT}/big.safetensors", hub.address()))
+                .spawn()
+                .unwrap()
+        };
+        let children: Vec<_> = (0..parts).map(start).collect();
+        children.into_iter().for_each(|mut c| assert!(c.wait().unwrap().success()));
+        let rate = rate(began);
+        (0..parts).for_each(|i| std::fs::remove_file(dir.path().join(format!("curl{i}"))).unwrap());
+        rate
+    };
+    let prep = |streams: &str| {
+        let out = dir.path().join("out");
+        let began = Instant::now();
+        let mut command =
+            download(&hub, args!["--out", out, "--include", "*", "--quiet", "--streams", streams]);
+        command.stdout(Stdio::null());
+        run(command).succeeds();
+        let rate = rate(began);
+        std::fs::remove_dir_all(out).unwrap();
+        rate
+    };
+    println!("MB/s over {megabytes} MiB   curl x1  prep x1  ratio   curl x4  prep x4  ratio");
+    for _ in 0..4 {
+        let (c1, p1, c4, p4) = (curl(1), prep("1"), curl(4), prep("4"));
+        println!("{c1:26.0} {p1:8.0}  {:5.2} {c4:9.0} {p4:8.0}  {:5.2}", p1 / c1, p4 / c4);
+    }
+}

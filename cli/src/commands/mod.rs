@@ -4,6 +4,7 @@ mod assemble;
 mod checksum;
 pub mod download;
 mod generate;
+mod inputs;
 mod merge_lora;
 mod parse;
 mod parsers;

@@ -109,15 +109,17 @@ impl Answer {
                 })
             }
             (_, 403) => private(),
-            (_, 429) => return self.again(asked, "the hub limits the rate", |e| {
-                e.hint(match with_token {
+            (_, 429) => {
+                return self.again(asked, "the hub limits the rate", |e| {
+                    e.hint(match with_token {
                     true => "wait some minutes and run the same command again: it continues where it stopped"
                         .into(),
                     false => format!(
                         "wait some minutes and run again, or set {token_from}: limits are higher with a token"
                     ),
                 })
-            }),
+                });
+            }
             (_, 408 | 500..=599) => {
                 return self.again(asked, "the hub is in trouble", |e| {
                     e.hint("wait and run the same command again: it continues where it stopped")
