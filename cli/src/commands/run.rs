@@ -56,8 +56,11 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     Ok(code)
 }
 
+/// An adapter's folder and its weight in the sum.
+type Weighted = (PathBuf, f64);
+
 /// Base and adapters as folders; `None` where a dry run would have to download one first.
-fn local_inputs(recipe: &Recipe, places: &Inputs) -> Result<Option<(Local, Vec<(PathBuf, f64)>)>> {
+fn local_inputs(recipe: &Recipe, places: &Inputs) -> Result<Option<(Local, Vec<Weighted>)>> {
     let base = places.local(&recipe.base)?;
     let mut adapters = Vec::new();
     for adapter in &recipe.adapter {
@@ -96,7 +99,7 @@ struct Stages {
 }
 
 impl Stages {
-    fn of(recipe: &Recipe, adapters: &[(PathBuf, f64)]) -> Result<Self> {
+    fn of(recipe: &Recipe, adapters: &[Weighted]) -> Result<Self> {
         let merge = match adapters.is_empty() {
             true => None,
             false => Some(MergeLora::open(adapters, merge::Options::default())?),

@@ -35,6 +35,13 @@ impl From<Error> for Failure {
 impl Failure {
     /// A broken connection while `what` was fetched.
     pub fn connection(what: &str, how: String) -> Self {
+        if how.contains("invalid peer certificate") {
+            let error =
+                Error::new(Class::Network, format!("cannot fetch {what}: nobody vouches for the server"));
+            return Failure::Final(error.found(how).hint(
+                "set SSL_CERT_FILE to the certificates of your mirror or proxy; if there is none, do not trust this network",
+            ));
+        }
         let error = Error::new(Class::Network, format!("cannot fetch {what}"))
             .found(how.clone())
             .hint("check the connection and run the same command again: it continues where it stopped");

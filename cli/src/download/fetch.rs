@@ -127,7 +127,10 @@ impl<'a> Workers<'a> {
         let url = self.fetch.source.url(&self.fetch.plan.repo, &self.fetch.plan.commit, &item.path)?;
         let what = item.path.as_str();
         let mut reply = http.get(&url, (!whole).then_some(start..span.end), what)?;
-        self.check(&reply, item, (!whole).then_some(start))?;
+        if queue.heeds_headers(task.file) {
+            self.check_headers(&reply, item)?;
+        }
+        self.check_place(&reply, item, (!whole).then_some(start))?;
         // A server that sends whole files only begins at zero each time: what is there already is passed over.
         let mut skip = if whole { start } else { 0 };
         let mut left = span.end - start;
@@ -164,28 +167,26 @@ impl<'a> Workers<'a> {
         }
     }
 
-    /// What can be told from an answer before its body is read.
-    fn check(self, reply: &Reply, item: &Item, start: Option<u64>) -> Result<(), Failure> {
-        let changed = |what: String| Err(Failure::Changed(what));
-        let same_kind = |d: &super::digest::Expected| d.kind() == item.digest.kind();
-        if let Some(digest) = reply.digest.filter(same_kind).filter(|d| *d != item.digest) {
-            return changed(format!("{} {digest}", digest.kind()));
-        }
+    /// Which content the hub says it sends.
+    fn check_headers(self, reply: &Reply, item: &Item) -> Result<(), Failure> {
+        let digest = reply.digest.filter(|d| d.kind() == item.digest.kind() && *d != item.digest);
         let commit = &self.fetch.plan.commit;
-        if let Some(other) = reply.commit.as_ref().filter(|c| !c.eq_ignore_ascii_case(commit)) {
-            return changed(format!("the file of commit {}", verify::Shown(other)));
+        let commit = reply.commit.as_ref().filter(|c| !c.eq_ignore_ascii_case(commit));
+        match (digest, commit) {
+            (Some(digest), _) => Err(Failure::Changed(format!("{} {digest}", digest.kind()))),
+            (_, Some(other)) => Err(Failure::Changed(format!("that of commit {}", verify::Shown(other)))),
+            (None, None) => Ok(()),
         }
-        match (start, reply.range) {
-            (Some(start), Some((at, total))) if at == start => match total {
-                Some(total) if total != item.size => changed(format!("{total} bytes")),
-                _ => Ok(()),
-            },
-            (Some(_), _) => Err(Failure::RangeIgnored),
-            (None, _) => match reply.length {
-                Some(n) if n > item.size => changed(format!("{n} bytes")),
-                _ => Ok(()),
-            },
-        }
+    }
+
+    /// Which bytes the server sends; `start` where a range was asked for.
+    fn check_place(self, reply: &Reply, item: &Item, start: Option<u64>) -> Result<(), Failure> {
+        let total = match (start, reply.range) {
+            (Some(start), Some((at, total))) if at == start => total.filter(|t| *t != item.size),
+            (Some(_), _) => return Err(Failure::RangeIgnored),
+            (None, _) => reply.length.filter(|n| *n > item.size),
+        };
+        total.map_or(Ok(()), |n| Err(Failure::Changed(format!("{n} bytes"))))
     }
 
     fn restart<'s>(

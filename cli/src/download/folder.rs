@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use verify::checkpoint::folder::{REPORT, SUMS, WORK};
 use verify::checkpoint::list_some;
 use verify::report::{FileLine, Report, StageReport};
-use verify::rewrite::{Existing, Lock, Target};
+use verify::rewrite::Lock;
 use verify::write::{free_space, remove_tree, write_file};
 use verify::{Class, Digest, Error, FileName, Result, Shown, checksum};
 
@@ -17,12 +17,10 @@ use super::existing::{Standing, look};
 use super::fetch::Fetch;
 use super::limits::Limits;
 use super::part::Part;
+use super::place::{Found, JOURNAL, Place};
 use super::plan::{Plan, Request, commit, plan};
 use super::queue::Item;
 use crate::console::{Console, size};
-
-/// The plan of an unfinished download; its name starts as that of every journal of `prep`.
-const JOURNAL: &str = "journal-download.json";
 
 /// How a download is run.
 #[derive(Debug)]
@@ -103,60 +101,6 @@ pub fn recorded(out: &Path) -> Option<Plan> {
     }
 }
 
-/// What a folder holds.
-enum Found {
-    /// Nothing.
-    Nothing,
-    /// A download that did not come to its end.
-    Unfinished(Box<Plan>),
-    /// A finished download.
-    Finished(Box<Plan>, Box<Report>),
-    /// Files that no run of `prep` made.
-    Files,
-    /// The work of another command.
-    OtherWork,
-}
-
-impl Found {
-    fn at(out: &Path) -> Self {
-        if let Some(report) = Report::read(out) {
-            let plan =
-                report.stages.first().filter(|s| s.name == "download").map(|s| s.details["plan"].clone());
-            return match plan.and_then(|p| serde_json::from_value(p).ok()) {
-                Some(plan) => Found::Finished(Box::new(plan), Box::new(report)),
-                None => Found::OtherWork,
-            };
-        }
-        if let Some(plan) = journal(out) {
-            return Found::Unfinished(Box::new(plan));
-        }
-        let mut names = std::fs::read_dir(out).into_iter().flatten().flatten().map(|e| e.file_name());
-        let work = std::fs::read_dir(out.join(WORK)).into_iter().flatten().flatten();
-        if out.join(REPORT).exists() || work.into_iter().any(|e| e.file_name() != "lock") {
-            return Found::OtherWork;
-        }
-        match names.any(|n| n != WORK) {
-            true => Found::Files,
-            false => Found::Nothing,
-        }
-    }
-
-    fn kind(&self) -> (u8, Option<&str>) {
-        match self {
-            Found::Nothing => (0, None),
-            Found::Unfinished(plan) => (1, Some(&plan.commit)),
-            Found::Finished(plan, _) => (2, Some(&plan.commit)),
-            Found::Files => (3, None),
-            Found::OtherWork => (4, None),
-        }
-    }
-}
-
-fn journal(dir: &Path) -> Option<Plan> {
-    let value = verify::checkpoint::json::read(&dir.join(WORK).join(JOURNAL)).ok()?;
-    serde_json::from_value(value).ok()
-}
-
 /// The plan that was recorded where it answers the request, so that one download stays with one commit; else that
 /// of the hub now.
 fn plan_for(
@@ -219,70 +163,6 @@ fn globs(include: &[String], exclude: &[String]) -> String {
         list.iter().map(|g| format!(" {flag} {}", Shown(g))).collect::<String>()
     };
     part("--include", include) + &part("--exclude", exclude)
-}
-
-/// Where the files go.
-enum Place {
-    /// Into the folder itself, which is ours or holds only files of the plan.
-    Here(PathBuf),
-    /// Into a new folder, perhaps beside the one that it replaces.
-    Target(Target, PathBuf),
-}
-
-impl Place {
-    fn prepare(out: &Path, found: &Found, plan: &Plan, options: &Options) -> Result<Self> {
-        let same = |p: &Plan| {
-            p.commit == plan.commit
-                && p.include == plan.include
-                && p.exclude == plan.exclude
-                && p.repo == plan.repo
-                && p.source == plan.source
-        };
-        let here = match found {
-            Found::Unfinished(p) | Found::Finished(p, _) => same(p),
-            Found::Files => !options.force,
-            Found::Nothing | Found::OtherWork => false,
-        };
-        if here {
-            let work = out.join(WORK);
-            std::fs::create_dir_all(&work).map_err(|e| Error::io("create", &work, &e))?;
-            return Ok(Place::Here(out.to_path_buf()));
-        }
-        let existing = if options.force { Existing::Replace } else { Existing::Continue };
-        let target = Target::prepare(out, &[], existing)?;
-        if target.replaces() && journal(&target.build).is_none_or(|p| !same(&p)) {
-            target.clear()?;
-        }
-        Ok(Place::Target(target, out.to_path_buf()))
-    }
-
-    fn build(&self) -> &Path {
-        match self {
-            Place::Here(out) => out,
-            Place::Target(target, _) => &target.build,
-        }
-    }
-
-    fn out(&self) -> &Path {
-        match self {
-            Place::Here(out) | Place::Target(_, out) => out,
-        }
-    }
-
-    /// The folder that is replaced, whose files may be of use.
-    fn old(&self) -> Option<&Path> {
-        match self {
-            Place::Target(target, out) if target.replaces() => Some(out),
-            _ => None,
-        }
-    }
-
-    fn complete(self) -> Result<()> {
-        match self {
-            Place::Here(out) => remove_tree(&out.join(WORK)),
-            Place::Target(target, _) => target.complete(),
-        }
-    }
 }
 
 struct Run<'a> {

@@ -380,6 +380,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn redirects_never_go_from_https_to_http() {
+        let console = Console::new(true, false);
+        let environment = Environment::read(Hub::Modelscope).unwrap();
+        let http = Http::new(&environment, Hub::Modelscope, ("a/b", "main"), &console).unwrap();
+        let next = |from: &str, to: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("location", to.parse().unwrap());
+            http.next(&Url::parse(from).unwrap(), &headers, "x").map(String::from)
+        };
+        assert_eq!(next("https://hub/a", "/b").unwrap(), "https://hub/b");
+        assert_eq!(next("http://hub/a", "https://cdn/b").unwrap(), "https://cdn/b");
+        for to in ["http://hub/a", "ftp://hub/a", "file:///etc/passwd"] {
+            assert!(next("https://hub/a", to).is_err(), "{to}");
+        }
+    }
+
+    #[test]
     fn content_range_names_start_and_total() {
         assert_eq!(content_range("bytes 5-9/10"), Some((5, Some(10))));
         assert_eq!(content_range("bytes 5-9/*"), Some((5, None)));

@@ -23,6 +23,7 @@ mod limits;
 mod modelscope;
 mod names;
 mod part;
+mod place;
 mod plan;
 mod queue;
 mod select;

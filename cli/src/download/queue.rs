@@ -164,6 +164,12 @@ impl<'a> Queue<'a> {
         Ok(Some(part))
     }
 
+    /// True until a header made us begin the file again: some mirrors send an `ETag` of another kind, and the digest
+    /// decides in the end.
+    pub fn heeds_headers(&self, file: usize) -> bool {
+        !self.lock().files[file].changed
+    }
+
     /// Notes a file that has its name.
     pub fn finished(&self, file: usize, sha256: Digest) {
         let mut state = self.lock();

@@ -45,8 +45,11 @@ impl Selection {
     pub fn new(include: &[String], exclude: &[String]) -> Result<Self> {
         let given = !include.is_empty();
         let default = DEFAULT.map(String::from);
-        let include = globs("--include", if given { include } else { &default })?;
-        Ok(Selection { include, exclude: globs("--exclude", exclude)?, given })
+        let include = match given {
+            true => globs("--include", include, Star::CrossesFolders)?,
+            false => globs("--include", &default, Star::StaysInFolder)?,
+        };
+        Ok(Selection { include, exclude: globs("--exclude", exclude, Star::CrossesFolders)?, given })
     }
 
     /// Splits `files` into those to fetch and those left out, with reasons; `path` is a file's path.
@@ -142,13 +145,24 @@ fn named(glob: &GlobMatcher, path: &RepoPath) -> bool {
     !extension.is_empty() && pattern.to_ascii_lowercase().ends_with(&extension.to_ascii_lowercase())
 }
 
-fn globs(flag: &str, patterns: &[String]) -> Result<Vec<GlobMatcher>> {
+/// Whether `*` matches `/`: in patterns of the user it does, as in those of the hub's own client.
+#[derive(Clone, Copy, PartialEq)]
+enum Star {
+    CrossesFolders,
+    StaysInFolder,
+}
+
+fn globs(flag: &str, patterns: &[String], star: Star) -> Result<Vec<GlobMatcher>> {
     let parse = |p: &String| {
-        GlobBuilder::new(p).literal_separator(true).build().map(|g| g.compile_matcher()).map_err(|e| {
-            Error::usage(format!("`{flag} {}` is no pattern", Shown(p)))
-                .found(e.kind().to_string())
-                .expected("a glob, such as '*.json'")
-        })
+        GlobBuilder::new(p)
+            .literal_separator(star == Star::StaysInFolder)
+            .build()
+            .map(|g| g.compile_matcher())
+            .map_err(|e| {
+                Error::usage(format!("`{flag} {}` is no pattern", Shown(p)))
+                    .found(e.kind().to_string())
+                    .expected("a glob, such as '*.json'")
+            })
     };
     patterns.iter().map(parse).collect()
 }
