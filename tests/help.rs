@@ -3,8 +3,9 @@
 use crate::args;
 use crate::support::{prep, repository};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "run",
+    "download",
     "merge-lora",
     "quantize",
     "assemble",

@@ -6,6 +6,7 @@ mod support;
 
 mod baseline;
 mod checksum;
+mod download;
 mod endpoint;
 mod generate;
 mod help;

@@ -66,6 +66,13 @@ impl Console {
         }
     }
 
+    /// One line on stderr, above the bar; silenced by `--quiet`.
+    pub fn say(&self, text: &str) {
+        if !self.quiet {
+            self.line(text);
+        }
+    }
+
     fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| self.write(text)),

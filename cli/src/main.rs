@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod console;
+mod download;
 mod endpoint;
 mod output;
 mod recipe;

@@ -6,12 +6,15 @@ use serde::Deserialize;
 use verify::checkpoint::json;
 use verify::{Error, Result, Shown};
 
+use crate::download::Request;
+
 /// A parsed recipe.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
-    /// Folder of the base model.
-    pub base: PathBuf,
+    /// The base model.
+    #[serde(alias = "source")]
+    pub base: Model,
     /// Folder of the result; `--out` wins.
     pub out: Option<PathBuf>,
     /// Adapters to merge, in order.
@@ -26,12 +29,39 @@ pub struct Recipe {
     pub verify: Option<Verify>,
 }
 
+/// Where an input is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Model {
+    /// A folder.
+    Folder(PathBuf),
+    /// A model of a hub: `hf:OWNER/NAME@REVISION` or `modelscope:OWNER/NAME@REVISION`.
+    Hub(Request),
+}
+
+impl TryFrom<String> for Model {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let request = Request::of_recipe(&text).map_err(|e| e.what().to_string())?;
+        Ok(request.map_or_else(|| Model::Folder(text.into()), Model::Hub))
+    }
+}
+
+impl Model {
+    fn resolve(&mut self, dir: &Path) {
+        if let Model::Folder(path) = self {
+            *path = dir.join(&*path);
+        }
+    }
+}
+
 /// One adapter.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter {
-    /// Its folder.
-    pub path: PathBuf,
+    /// Where it is.
+    pub path: Model,
     /// Its weight in the sum.
     #[serde(default = "one")]
     pub weight: f64,
@@ -126,9 +156,9 @@ impl Recipe {
 
     fn resolve(&mut self, dir: &Path) {
         let at = |p: &mut PathBuf| *p = dir.join(&*p);
-        at(&mut self.base);
+        self.base.resolve(dir);
         self.out.iter_mut().for_each(at);
-        self.adapter.iter_mut().for_each(|a| at(&mut a.path));
+        self.adapter.iter_mut().for_each(|a| a.path.resolve(dir));
         self.template.from.iter_mut().for_each(at);
         self.verify.iter_mut().for_each(|v| v.suite.iter_mut().chain(&mut v.report).for_each(at));
     }
@@ -172,7 +202,16 @@ mod tests {
     #[test]
     fn paths_are_relative_to_the_recipe() {
         let r = read(GOOD, &[]).unwrap();
-        assert!(r.base.is_absolute() && r.base.ends_with("b"));
+        assert!(matches!(r.base, Model::Folder(p) if p.is_absolute() && p.ends_with("b")));
+    }
+
+    #[test]
+    fn inputs_may_lie_on_a_hub() {
+        for text in ["base = 'hf:a/b@main'", "source = 'hf:a/b@main'"] {
+            let r = read(text, &[]).unwrap();
+            assert!(matches!(r.base, Model::Hub(q) if q.repo.as_str() == "a/b" && q.revision == "main"));
+        }
+        assert!(read("base = 'hf:../b'", &[]).unwrap_err().to_string().contains("no model of a hub"));
     }
 
     #[test]

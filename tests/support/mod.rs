@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: scratch folders, the fixtures, running `prep`.
 
+pub mod hub;
 pub mod server;
 
 use std::collections::BTreeMap;
@@ -82,6 +83,11 @@ impl Ended {
         serde_json::from_str(self.stdout.lines().last().unwrap_or_default())
             .unwrap_or_else(|e| panic!("{e} in\n{}\n{}", self.stdout, self.stderr))
     }
+}
+
+/// What a run came to, of any command.
+pub fn ended(output: Output) -> Ended {
+    Ended::of(output)
 }
 
 /// The binary with arguments, not started yet.

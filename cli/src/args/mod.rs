@@ -2,6 +2,7 @@
 
 mod assemble;
 mod checksum;
+mod download;
 mod generate;
 mod merge_lora;
 mod parse;
@@ -18,6 +19,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 pub use assemble::Assemble;
 pub use checksum::Checksum;
+pub use download::{Download, Hub};
 pub use generate::Generate;
 pub use merge_lora::MergeLora;
 pub use parse::Parse;
@@ -29,12 +31,14 @@ pub use verify::{Baseline, Verify};
 /// Prepare open-weight LLMs for vLLM and SGLang: merge, quantize, template, checksum, verify.
 #[derive(Debug, Parser)]
 #[command(name = "prep", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 a check failed, 2 usage, 3 input broken or refused, 5 disk, \
+#[command(
+    after_help = "Exit codes: 0 done, 1 a check failed, 2 usage, 3 input broken or refused, 4 network, 5 disk, \
 75 locked, 130 interrupted.
 
 Examples:
   prep run recipes/tiny.toml --out OUT
-  prep verify OUT --parser qwen3_coder")]
+  prep verify OUT --parser qwen3_coder"
+)]
 pub struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -98,6 +102,8 @@ impl Global {
 pub enum Command {
     /// Do the whole job that a recipe describes
     Run(Run),
+    /// Fetch a model from a hub, every byte checked
+    Download(Download),
     /// Merge LoRA adapters into a base model
     MergeLora(MergeLora),
     /// Quantize a model

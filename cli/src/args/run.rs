@@ -12,6 +12,7 @@ use clap::Args as ClapArgs;
 
 Keys of a recipe (paths are relative to it):
   base = \"DIR\"                 out = \"DIR\"
+  base = \"hf:Qwen/Qwen3-0.6B@COMMIT\", also modelscope:OWNER/NAME@REVISION: downloaded, or found and verified
   [[adapter]]   path = \"DIR\"   weight = 1.0
   [quantize]    format = \"fp8\" scheme = \"block\"   ignore = [\"model.layers.0.*\"]
   [template]    from = \"FILE or DIR\"

@@ -2,7 +2,9 @@
 
 mod assemble;
 mod checksum;
+pub mod download;
 mod generate;
+mod inputs;
 mod merge_lora;
 mod parse;
 mod parsers;
@@ -27,6 +29,7 @@ pub fn run(args: &Args, output: &Output) -> Result<u8> {
     let global = &args.global;
     match &args.command {
         Command::Run(a) => run::run(a, global, output),
+        Command::Download(a) => download::run(a, global, output),
         Command::MergeLora(a) => merge_lora::run(a, global, output),
         Command::Quantize(a) => quantize::run(a, global, output),
         Command::Assemble(a) => assemble::run(a, global, output),

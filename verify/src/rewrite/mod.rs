@@ -31,5 +31,5 @@ pub use stage::{
     Applied, Built, Decision, Dropped, InputFile, Note, Rewrite, Stage, StageBuilder, Unit, UnitKind, Work,
     rows_per_chunk,
 };
-pub use target::Existing;
+pub use target::{Existing, Target};
 pub use view::{Content, ModelView, ViewFile};

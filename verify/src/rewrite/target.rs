@@ -30,7 +30,8 @@ pub enum Existing {
 
 /// The folder that is written, and the one that it becomes.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub struct Target {
+    /// The folder that is written: the output itself, or one beside it.
     pub build: PathBuf,
     out: PathBuf,
 }
@@ -67,6 +68,9 @@ impl Target {
     }
 
     /// Removes all that another plan left in a folder that `--force` builds in; the lock stays.
+    ///
+    /// # Errors
+    /// Exit 5 when something cannot be removed.
     pub fn clear(&self) -> Result<()> {
         for dir in [self.build.clone(), self.build.join(WORK)] {
             for entry in std::fs::read_dir(&dir).map_err(|e| Error::io("read", &dir, &e))?.flatten() {
@@ -85,11 +89,15 @@ impl Target {
         (self.replaces() && work.is_dir()).then_some(work)
     }
 
+    /// True where the folder is built beside the one that it becomes.
     pub fn replaces(&self) -> bool {
         self.build != self.out
     }
 
     /// Ends the run: swaps the new folder in where it was built beside, then drops the journal.
+    ///
+    /// # Errors
+    /// Exit 5 when the folders cannot be exchanged.
     pub fn complete(self) -> Result<()> {
         if self.replaces() {
             let io = |e: std::io::Error| Error::io("replace", &self.out, &e);
