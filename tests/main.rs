@@ -6,6 +6,7 @@ mod support;
 
 mod baseline;
 mod checksum;
+mod diagnosis;
 mod endpoint;
 mod generate;
 mod help;
@@ -15,4 +16,5 @@ mod interrupted;
 mod main_job;
 mod parse;
 mod steps;
+mod suite_format;
 mod template;
