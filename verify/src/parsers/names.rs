@@ -119,7 +119,8 @@ pub fn unknown(name: &str) -> Error {
             .hint(format!("{why}: score such a model at its running server, with --endpoint URL"));
     }
     let error = Error::usage(format!("`{name}` is no tool-call parser of vLLM 0.33"));
-    let plain = name.trim().to_lowercase();
+    // `Qwen3.5` is meant as `qwen3_5`.
+    let plain = name.trim().to_lowercase().replace('.', "_");
     if matches!(plain.as_str(), "qwen3" | "qwen_3") {
         return error.found("the name of a reasoning parser").hint(
             "use `qwen3_coder` for Qwen3.5, Qwen3.6 and Qwen3-Coder, `hermes` (or its alias `qwen3_json`) for other \
@@ -138,8 +139,17 @@ pub fn unknown(name: &str) -> Error {
     }
     match nearest(&plain) {
         Some(meant) => error.hint(format!("did you mean `{meant}`?")),
+        None if !family(&plain).is_empty() => error
+            .hint(format!("parsers of that family: `{}` (see `prep parsers`)", family(&plain).join("`, `"))),
         None => error.expected(super::all().iter().map(|parser| parser.name).collect::<Vec<_>>().join(", ")),
     }
+}
+
+/// Parsers whose names begin with `name`, aliases included.
+fn family(name: &str) -> Vec<&'static str> {
+    let all = super::all().iter();
+    let names = all.flat_map(|parser| std::iter::once(parser.name).chain(parser.aliases.iter().copied()));
+    names.filter(|known| name.len() >= 4 && known.starts_with(name)).collect()
 }
 
 /// The known name closest to `name`, if it is close: letters and digits the same, or two edits away at most.
@@ -204,6 +214,21 @@ mod tests {
     fn unsupported_parsers_are_known() {
         assert!(hint("cohere_command4").contains("not supported"));
         assert!(hint("hf").contains("response_template"));
+    }
+
+    #[test]
+    fn dots_of_model_names_do_not_matter() {
+        for name in ["qwen3.5", "Qwen3.6", "qwen3_5"] {
+            assert!(hint(name).ends_with("use `qwen3_coder`"), "{}", hint(name));
+        }
+        assert!(hint("qwen2.5").ends_with("use `hermes`"));
+    }
+
+    #[test]
+    fn a_family_without_a_version_lists_its_parsers() {
+        let told = hint("llama4");
+        assert!(told.contains("`llama4_json`") && told.contains("`llama4_pythonic`"), "{told}");
+        assert!(hint("deepseek").contains("`deepseek_v31`"));
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod comparison;
 mod evaluate;
 mod exchange;
 pub mod format;
+#[cfg(test)]
+mod hostile;
 mod html;
 mod junit;
 mod matches;

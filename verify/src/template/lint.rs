@@ -36,6 +36,23 @@ pub fn findings(tried: &[Tried]) -> Vec<Finding> {
     tried.iter().filter_map(finding).collect()
 }
 
+/// The same as one line: which conversations fail.
+pub fn summary(tried: &[Tried]) -> Option<Finding> {
+    let failing: Vec<_> = tried.iter().filter(|t| finding(t).is_some()).map(|t| t.name).collect();
+    (!failing.is_empty()).then(|| {
+        Finding::new(
+            Level::Note,
+            format!(
+                "the template refuses or loses part of {} of {} usual conversations: {}",
+                failing.len(),
+                tried.len(),
+                failing.join("; ")
+            ),
+            "see why with `prep template check MODEL`, and keep clients from sending these",
+        )
+    })
+}
+
 fn finding(tried: &Tried) -> Option<Finding> {
     let Tried { name, failure, lost } = tried;
     Some(match failure {
@@ -224,5 +241,63 @@ mod tests {
         let found = findings(&try_all(&renderer(&std::fs::read_to_string(path).unwrap())));
         let names: Vec<_> = found.iter().map(|f| f.what.split('`').nth(1).unwrap().to_string()).collect();
         assert_eq!(names, ["two system turns", "system turn later"], "{found:?}");
+    }
+
+    /// A template that writes everything, and stops where `condition` holds.
+    fn refusing(condition: &str) -> String {
+        format!(
+            "{{% if {condition} %}}{{{{ raise_exception('REFUSED') }}}}{{% endif %}}\
+             {{{{ tools }}}}{{% for m in messages %}}{{{{ m.content }}}}{{{{ m.tool_calls }}}}{{% endfor %}}"
+        )
+    }
+
+    #[test]
+    fn each_construct_that_a_template_refuses_is_named() {
+        let all = try_all(&renderer(&refusing("false")));
+        assert!(all.iter().all(|t| t.failure.is_none() && t.lost.is_empty()), "{all:?}");
+        let two = "messages | selectattr('role', 'equalto', 'system') | list | length > 1";
+        let calls = "(messages | selectattr('tool_calls', 'defined') | map(attribute='tool_calls') | list)";
+        for (name, condition) in [
+            ("tools and a system turn", "tools and messages[0].role == 'system'".to_string()),
+            ("tools and no system turn", "tools and messages[0].role == 'user'".to_string()),
+            ("two system turns", two.to_string()),
+            (
+                "system turn later",
+                "'system' in (messages[1:] | map(attribute='role') | list) and messages[0].role == 'user'"
+                    .to_string(),
+            ),
+            ("no user turn", "'user' not in (messages | map(attribute='role') | list)".to_string()),
+            ("tool result first", "messages[0].role == 'tool'".to_string()),
+            (
+                "null content, kept as older servers do",
+                "messages | selectattr('content', 'none') | list".to_string(),
+            ),
+            ("parallel calls and results", format!("{calls} and {calls}[0] | length > 1")),
+            ("enable_thinking on", "enable_thinking is defined and enable_thinking".to_string()),
+            ("enable_thinking off", "enable_thinking is defined and not enable_thinking".to_string()),
+            ("arguments that are not ASCII", format!("'北京' in ({calls} | string)")),
+            ("no tools", "not tools".to_string()),
+        ] {
+            let found = findings(&try_all(&renderer(&refusing(&condition))));
+            let named = found.iter().find(|f| f.what.contains(&format!("`{name}`")));
+            assert!(named.is_some_and(|f| f.what.contains("REFUSED")), "{name}: {found:?}");
+            assert!(found.len() < all.len(), "{name} is not told apart: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_joins_arguments_as_text_is_named() {
+        let joins = "{{ tools }}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}\
+                     {{ c.function.name + c.function.arguments }}{% endfor %}{% endfor %}";
+        let found = findings(&try_all(&renderer(joins)));
+        assert!(found.iter().any(|f| f.what.contains("`parallel calls and results`")), "{found:?}");
+    }
+
+    #[test]
+    fn text_that_is_lost_is_named_whatever_its_script() {
+        let ascii = "{{ tools }}{% for m in messages %}{% if m.content != '晴' %}{{ m.content }}{% endif %}{{ m.tool_calls }}{% endfor %}";
+        let found = findings(&try_all(&renderer(ascii)));
+        let [only] = found.as_slice() else { panic!("{found:?}") };
+        assert!(only.what.contains("`arguments that are not ASCII`") && only.what.contains("晴"), "{only:?}");
     }
 }

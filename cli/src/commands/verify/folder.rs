@@ -4,7 +4,7 @@ use std::path::Path;
 
 use verify::checkpoint::folder::SUMS;
 use verify::checkpoint::{Checkpoint, TensorReader};
-use verify::template::{Finding, Level, Places, Renderer, embed};
+use verify::template::{Finding, Level, Places, Renderer, embed, lint};
 use verify::{Result, checksum, diagnose};
 
 use super::job::Job;
@@ -129,6 +129,9 @@ fn template(job: &Job<'_>, output: &Output) -> Result<(Vec<Finding>, Option<Rend
             findings.push(rival);
         }
         None => findings.extend(diagnose::before(&taught, job.run.parser)),
+    }
+    if taught.shows_tools {
+        findings.extend(lint::summary(&lint::try_all(&renderer)));
     }
     Ok((findings, Some((renderer, taught))))
 }

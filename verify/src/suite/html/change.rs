@@ -195,7 +195,7 @@ impl Cell {
                 x + (width - 1.5).max(width * 0.8)
             );
         } else if told {
-            let class = if strength > 0.55 { "share strong" } else { "share" };
+            let class = if strength > 0.75 { "share strong" } else { "share" };
             let (x, y) = (x + width / 2.0 - 0.75, y + height / 2.0 + 3.0);
             let _ = writeln!(
                 out,
