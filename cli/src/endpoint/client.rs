@@ -262,6 +262,9 @@ impl Client {
             }
             ureq::Error::Timeout(_) => self.silent(url),
             ureq::Error::Io(e) if is_timeout(e) => self.silent(url),
+            ureq::Error::Io(e) => {
+                format!("{url} cannot be reached: {}", excerpt(&self.key.hide(e.to_string())))
+            }
             ureq::Error::HostNotFound => format!("{url} cannot be reached: no such host"),
             e => format!("{url} cannot be reached: {}", excerpt(&self.key.hide(e.to_string()))),
         };
