@@ -157,11 +157,10 @@ impl State {
         requests.push(request.clone());
         drop(requests);
         let reply = Reply(stream);
-        if let Some(key) = self.config.key {
-            if request.authorization.as_deref() != Some(&format!("Bearer {key}")) {
-                let text = json!({"error": {"message": "Unauthorized", "code": 401}}).to_string();
-                return reply.whole(401, "", &text);
-            }
+        let wanted = self.config.key.map(|key| format!("Bearer {key}"));
+        if wanted.is_some() && request.authorization != wanted {
+            let text = json!({"error": {"message": "Unauthorized", "code": 401}}).to_string();
+            return reply.whole(401, "", &text);
         }
         match (self.config.fault)(&request) {
             Fault::Status(code, headers, body) => reply.whole(code, headers, body),

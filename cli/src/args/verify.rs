@@ -10,6 +10,11 @@ use clap::Args as ClapArgs;
     after_help = "Several MODEL and --endpoint make one table. --model, --parser, --reasoning-parser, --api-key-env \
 and --folder are given once for all, or once for each (folders first, in the order of the command line).
 
+A server's calls are compared with what --parser finds in the raw text, where that can be had: from the answer's token \
+ids (vLLM, SGLang); else from /v1/completions with the prompt that --folder's template gives; else, for parsers that leave \
+text without calls alone, from the same request with tool_choice none. The last two are second answers and count only \
+where the server repeats itself. The API key comes from the environment alone.
+
 Examples:
   prep verify MODEL --parser qwen3_coder
   prep verify MODEL --parser qwen3_coder --min-score 60 --report verify.html

@@ -153,10 +153,9 @@ impl Client {
             }
             let text = self.key.hide(String::from_utf8_lossy(&line).into_owned());
             // Comments keep a connection alive; other fields of an event have no meaning here.
-            if let Some(data) = text.trim_end().strip_prefix("data:") {
-                if event(data.trim())? == Go::Enough {
-                    return Ok(());
-                }
+            let data = text.trim_end().strip_prefix("data:");
+            if data.map(|d| event(d.trim())).transpose()? == Some(Go::Enough) {
+                return Ok(());
             }
         }
     }
@@ -263,6 +262,9 @@ impl Client {
             }
             ureq::Error::Timeout(_) => self.silent(url),
             ureq::Error::Io(e) if is_timeout(e) => self.silent(url),
+            ureq::Error::Io(e) => {
+                format!("{url} cannot be reached: {}", excerpt(&self.key.hide(e.to_string())))
+            }
             ureq::Error::HostNotFound => format!("{url} cannot be reached: no such host"),
             e => format!("{url} cannot be reached: {}", excerpt(&self.key.hide(e.to_string()))),
         };

@@ -37,16 +37,17 @@ pub fn comparison_rows(reports: &[Report<'_>]) -> Vec<Vec<String>> {
             classes.push(&c.class);
         }
     }
-    let mut head = vec!["model".to_string(), "parser".into()];
+    let mut head = vec!["model".to_string(), "verdict".into(), "parser".into()];
     head.extend(classes.iter().map(ToString::to_string));
-    let tail = ["all", "perfect", "mean s", "p50 s", "p95 s", "first token s", "tokens/s", "verdict"];
+    let tail = ["all", "perfect", "mean s", "p50 s", "p95 s", "first token s", "tokens/s"];
     head.extend(tail.map(String::from));
     std::iter::once(head).chain(reports.iter().map(|r| row(r, &classes))).collect()
 }
 
 fn row(report: &Report<'_>, classes: &[&str]) -> Vec<String> {
     let (e, s) = (report.evaluation, &report.evaluation.speed);
-    let mut cells = vec![report.model.to_string(), e.parser.to_string()];
+    let verdict = if report.verdict.pass { "passed" } else { "FAILED" };
+    let mut cells = vec![report.model.to_string(), verdict.into(), e.parser.to_string()];
     cells.extend(classes.iter().map(|class| match e.classes.iter().find(|c| c.class == *class) {
         Some(c) => format!("{}/{}", c.points, c.max),
         None => String::new(),
@@ -65,7 +66,6 @@ fn row(report: &Report<'_>, classes: &[&str]) -> Vec<String> {
         format!("{:.2}", s.p95_secs),
         known(report.settings.is_told_first_tokens(), format!("{:.2}", s.first_token_secs)),
         known(s.tokens_per_sec > 0.0, format!("{:.0}", s.tokens_per_sec)),
-        if report.verdict.pass { "passed".into() } else { "FAILED".into() },
     ]);
     cells
 }

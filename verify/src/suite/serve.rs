@@ -99,7 +99,7 @@ fn all(
     };
     std::thread::scope(|scope| {
         for _ in 1..asking.concurrency.min(asks.len()) {
-            scope.spawn(&work);
+            scope.spawn(work);
         }
         work();
     });

@@ -105,10 +105,12 @@ impl<'a> Row<'a> {
         let sampling = sampling(args)?;
         let baseline = Baseline::of(&args.baseline)?;
         let running = |row: usize| -> Result<Running> {
+            let name = one_of(&args.parser, row, rows, "--parser")?.map_or("", String::as_str);
             Ok(Running {
-                parser: parsers::find(
-                    one_of(&args.parser, row, rows, "--parser")?.map_or("", String::as_str),
-                )?,
+                parser: match row < args.model.len() {
+                    true => parsers::find(name)?,
+                    false => parsers::find_for_server(name)?,
+                },
                 suite: suite.clone(),
                 min_score: args.min_score,
                 max_new: args.max_new,
