@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
@@ -131,18 +131,26 @@ impl<'de> Deserialize<'de> for Expect {
         let value = Value::deserialize(d)?;
         let has = |key| value.get(key).is_some();
         let parsed = if has("calls") {
-            serde_json::from_value(value).map(Expect::Calls)
+            located(value).map(Expect::Calls)
         } else if has("refusal") {
-            serde_json::from_value(value).map(Expect::Refusal)
+            located(value).map(Expect::Refusal)
         } else if has("no_call") {
-            serde_json::from_value(value).map(Expect::NoCall)
+            located(value).map(Expect::NoCall)
         } else if has("text") {
-            serde_json::from_value(value).map(Expect::Text)
+            located(value).map(Expect::Text)
         } else {
-            return Err(D::Error::custom("`expect` has none of the keys calls, refusal, no_call, text"));
+            return Err(D::Error::custom("none of the keys calls, refusal, no_call, text"));
         };
-        parsed.map_err(|e| D::Error::custom(format!("`expect`: {e}")))
+        parsed.map_err(D::Error::custom)
     }
+}
+
+/// The value as a `T`, or what is wrong, with the field that it is wrong in.
+fn located<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|e| match e.path().to_string().as_str() {
+        "." => e.into_inner().to_string(),
+        path => format!("`{path}`: {}", e.inner()),
+    })
 }
 
 /// One turn of a case, as it is scored.
@@ -256,9 +264,9 @@ fn cases(list: Option<&Value>, key: &str, bad: &dyn Fn(&str) -> Error) -> Result
     for (at, value) in list.iter().enumerate() {
         let name =
             value.get("id").and_then(Value::as_str).map_or(format!("number {at}"), |s| Shown(s).to_string());
-        let case: Case = serde_json::from_value(value.clone()).map_err(|e| {
+        let case: Case = located(value.clone()).map_err(|found| {
             bad(&format!("case `{name}` in `{key}`"))
-                .found(e.to_string())
+                .found(found)
                 .hint("the format is described by verify/src/suite/schema.json")
         })?;
         check(&case).map_err(|found| bad(&format!("case `{name}` in `{key}`")).found(found))?;
@@ -303,7 +311,11 @@ fn check_expect(expect: &Expect, tools: &[&str]) -> Result<(), String> {
             if !tools.contains(&call.name.as_str()) {
                 return Err(format!("a call of `{}`, which is not among the tools", Shown(&call.name)));
             }
-            call.arguments.values().try_for_each(matches::check)
+            let check = |(key, value): (&String, &Value)| {
+                matches::check(value)
+                    .map_err(|e| format!("argument `{}` of `{}`: {e}", Shown(key), Shown(&call.name)))
+            };
+            call.arguments.iter().try_for_each(check)
         }),
         Expect::Refusal(e) if !e.refusal => Err("`refusal` is false".into()),
         Expect::Refusal(e) if e.marks.is_empty() || empty_mark(&e.marks) => {
