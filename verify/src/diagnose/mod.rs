@@ -177,6 +177,12 @@ fn title_of(parser: &Parser) -> &'static str {
     Format::of_parser(parser.name).map_or("another format", |f| f.title)
 }
 
+/// The parser that a server should be started with for what a template teaches; `None` where it teaches no
+/// format that is known.
+pub fn parser_for(taught: &Taught) -> Option<&'static str> {
+    taught.format.map(|format| suggestion(&taught.readers, format))
+}
+
 /// The usual parser of the format, unless only others read the template's own call.
 fn suggestion(readers: &[&'static str], format: &Format) -> &'static str {
     let usual = format.parsers.iter().find(|p| readers.is_empty() || readers.contains(p));

@@ -1,0 +1,22 @@
+//! What a model needs to be served, and how a server is started for it. Nothing here talks to a GPU: all
+//! figures come from config and tensor headers.
+//!
+//! ```text
+//!   Dimensions, tensors ─▶ Memory (weights, cache, state) ─┐
+//!   Card, GPUs ────────────────────────────────────────────┴▶ Fit ─▶ Launch ─▶ line, systemd, compose, k8s
+//!   shapes ─▶ tensor-parallel sizes ────────────────────────┘
+//! ```
+
+mod card;
+mod fit;
+mod format;
+mod memory;
+mod parallel;
+mod weights;
+
+pub use card::{CARDS, Card, Vram};
+pub use fit::{Deployment, Fit, Verdict};
+pub use format::{CacheFormat, WeightFormat};
+pub use memory::{Activations, Load, Memory};
+pub use parallel::{ParallelSize, sizes};
+pub use weights::Weights;
