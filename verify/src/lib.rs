@@ -14,6 +14,7 @@ pub mod architecture;
 pub mod checkpoint;
 pub mod checksum;
 pub mod codec;
+pub mod compare;
 pub mod diagnose;
 pub mod dtype;
 pub mod error;

@@ -3,10 +3,12 @@
 mod assemble;
 mod checksum;
 mod generate;
+mod inspect;
 mod merge_lora;
 mod parse;
 mod quantize;
 mod run;
+mod serve_command;
 mod template;
 mod verify;
 
@@ -19,10 +21,12 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 pub use assemble::Assemble;
 pub use checksum::Checksum;
 pub use generate::Generate;
+pub use inspect::{Hardware, Inspect};
 pub use merge_lora::MergeLora;
 pub use parse::Parse;
 pub use quantize::{Quantize, Scheme};
 pub use run::Run;
+pub use serve_command::{Engine, Form, ServeCommand};
 pub use template::{Template, TemplateCheck, TemplateEmbed, TemplateModel, TemplateRender};
 pub use verify::Verify;
 
@@ -118,6 +122,10 @@ pub enum Command {
     Parsers,
     /// Generate text, or dump logits
     Generate(Generate),
+    /// Tell what a model is, what it needs, and which parser fits
+    Inspect(Inspect),
+    /// Write the launch line that fits a folder, or a unit, compose file or manifest
+    ServeCommand(ServeCommand),
 }
 
 /// Which shards are written.

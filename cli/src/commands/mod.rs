@@ -3,12 +3,14 @@
 mod assemble;
 mod checksum;
 mod generate;
+mod inspect;
 mod merge_lora;
 mod parse;
 mod parsers;
 mod quantize;
 mod rewrite;
 mod run;
+mod serve_command;
 mod template;
 mod verify;
 
@@ -36,6 +38,8 @@ pub fn run(args: &Args, output: &Output) -> Result<u8> {
         Command::Parse(a) => parse::run(a, output),
         Command::Parsers => parsers::run(output),
         Command::Generate(a) => generate::run(a, global, output),
+        Command::Inspect(a) => inspect::run(a, output),
+        Command::ServeCommand(a) => serve_command::run(a, output),
     }
 }
 

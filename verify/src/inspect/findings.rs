@@ -204,8 +204,7 @@ fn quantization(view: &ModelView, looked: &Looked<'_>) -> Vec<Finding> {
 
 fn files(view: &ModelView, looked: &Looked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    let vision = looked.parameters.of(Part::Vision).tensors > 0;
-    if vision && view.file("preprocessor_config.json").is_none() {
+    if looked.lacks_image_processor {
         found.push(Finding::new(
             Level::Warning,
             "the model has a vision tower and no preprocessor_config.json: servers fail when they load the image processor",

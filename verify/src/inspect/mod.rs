@@ -63,6 +63,8 @@ pub struct Inspection {
     pub licence: Option<Licence>,
     /// The parsers that servers need.
     pub parsers: Parsers,
+    /// There is a vision tower and nothing that prepares images for it.
+    pub lacks_image_processor: bool,
     /// What is odd, errors first.
     pub findings: Vec<Finding>,
     /// Which tensors are what; `None` for a family that is not known, or an incomplete model.
@@ -114,7 +116,10 @@ impl Inspection {
         let thinking = renderer.as_ref().map(Thinking::of).unwrap_or_default();
         let parsers = Parsers::of(taught.as_ref(), thinking, family);
         let embedding = names.as_ref().map(|n| format!("{}embed_tokens.weight", n.prefix()));
+        let vision = parameters.of(Part::Vision).tensors > 0;
+        let lacks_image_processor = vision && view.file("preprocessor_config.json").is_none();
         let looked = Looked {
+            lacks_image_processor,
             embedding_rows: embedding.and_then(|n| Some(view.tensors.get(&n)?.spec.rows())),
             vocabulary: dimensions.as_ref().map(|d| d.vocabulary),
             failures: &failures,
@@ -138,6 +143,7 @@ impl Inspection {
             family: family.map(Family::name),
             class,
             template,
+            lacks_image_processor,
             findings,
             parameters,
             storage,
@@ -157,6 +163,7 @@ impl Inspection {
 
 /// What was read, for the findings.
 struct Looked<'a> {
+    lacks_image_processor: bool,
     failures: &'a [Error],
     places: Places,
     renderer: Option<Renderer>,
@@ -195,7 +202,7 @@ fn folder(view: &ModelView) -> &Path {
     view.config.path().parent().unwrap_or(Path::new(""))
 }
 
-fn side_text(view: &ModelView, name: &str) -> Result<Option<String>> {
+pub(crate) fn side_text(view: &ModelView, name: &str) -> Result<Option<String>> {
     let Some(file) = view.file(name) else { return Ok(None) };
     let bytes = file.content.read()?;
     match std::str::from_utf8(&bytes) {
@@ -204,7 +211,7 @@ fn side_text(view: &ModelView, name: &str) -> Result<Option<String>> {
     }
 }
 
-fn side_json(view: &ModelView, name: &str) -> Result<Option<Value>> {
+pub(crate) fn side_json(view: &ModelView, name: &str) -> Result<Option<Value>> {
     let text = side_text(view, name)?;
     text.map(|t| json::parse(&t, &folder(view).join(name))).transpose()
 }

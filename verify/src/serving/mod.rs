@@ -8,10 +8,19 @@
 //! ```
 
 mod card;
+mod compose;
+mod engine;
 mod fit;
 mod format;
+mod kubernetes;
+mod launch;
 mod memory;
 mod parallel;
+mod quote;
+mod requirements;
+mod shell;
+mod systemd;
+mod warm_up;
 mod weights;
 
 pub use card::{CARDS, Card, Vram};
@@ -20,3 +29,10 @@ pub use format::{CacheFormat, WeightFormat};
 pub use memory::{Activations, Load, Memory};
 pub use parallel::{ParallelSize, sizes};
 pub use weights::Weights;
+pub use compose::compose;
+pub use engine::{Engine, Takes};
+pub use kubernetes::kubernetes;
+pub use launch::{CONCURRENCY, Flag, Launch, Wish};
+pub use requirements::{Parallel, Question, Requirements, Row};
+pub use shell::line;
+pub use systemd::unit;
