@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod console;
+mod doctor;
 mod output;
 mod recipe;
 

@@ -9,8 +9,8 @@ mod stand_in;
 use std::ops::Range;
 
 use quant::Fp8;
-use verify::checkpoint::{TensorIndex, TensorReader};
 use verify::architecture::Architecture;
+use verify::checkpoint::{TensorIndex, TensorReader};
 use verify::error::{Error, Result};
 use verify::rewrite::{ModelView, Rewrite, Stage};
 use verify::serving::{WeightFormat, Weights};

@@ -41,7 +41,8 @@ struct Shape {
     tied: bool,
 }
 
-const QWEN: [(&str, u64); 3] = [("<|endoftext|>", 151_643), ("<|im_start|>", 151_644), ("<|im_end|>", 151_645)];
+const QWEN: [(&str, u64); 3] =
+    [("<|endoftext|>", 151_643), ("<|im_start|>", 151_644), ("<|im_end|>", 151_645)];
 const QWEN35: [(&str, u64); 3] =
     [("<|endoftext|>", 248_044), ("<|im_start|>", 248_045), ("<|im_end|>", 248_046)];
 const LLAMA: [(&str, u64); 3] =
@@ -410,7 +411,8 @@ impl StandIn {
         let added = self.tokens.map(|(content, id)| json!({"id": id, "content": content, "special": true}));
         let tokenizer = json!({"version": "1.0", "added_tokens": added, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}});
         text("tokenizer.json", tokenizer.to_string());
-        let config = json!({"eos_token": end_of_turn.0, "pad_token": end_of_text.0, "chat_template": template});
+        let config =
+            json!({"eos_token": end_of_turn.0, "pad_token": end_of_text.0, "chat_template": template});
         text("tokenizer_config.json", format!("{config:#}"));
         let generation = json!({"do_sample": true, "temperature": 0.6, "top_p": 0.95,
             "eos_token_id": [end_of_turn.1, end_of_text.1]});
@@ -436,7 +438,11 @@ impl StandIn {
         for t in &self.tensors {
             let Some(module) = module(t) else { continue };
             for (leaf, shape) in [("lora_A", [16, t.shape[1]]), ("lora_B", [t.shape[0], 16])] {
-                factors.push(TensorSpec::new(format!("base_model.model.{module}.{leaf}.weight"), Dtype::F32, shape));
+                factors.push(TensorSpec::new(
+                    format!("base_model.model.{module}.{leaf}.weight"),
+                    Dtype::F32,
+                    shape,
+                ));
             }
         }
         write_sparse(&dir.join("adapter_model.safetensors"), &factors.iter().collect::<Vec<_>>());

@@ -145,7 +145,10 @@ fn shapes_decide_the_tensor_parallel_sizes() {
     assert_eq!(allowed(&stand_in::qwen3_32b(), FP8), [1, 2, 4, 8]);
     let dims = inspected(&moe).dimensions.unwrap();
     let reason = sizes(&dims, FP8, None)[2].obstacle.clone().unwrap();
-    assert!(reason.contains("768") && reason.contains("192") && reason.contains("expert parallelism"), "{reason}");
+    assert!(
+        reason.contains("768") && reason.contains("192") && reason.contains("expert parallelism"),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -155,5 +158,7 @@ fn few_heads_are_repeated_and_uneven_ones_refused() {
     // Two KV heads on four GPUs: each holds one, so four GPUs hold each head twice.
     assert_eq!((on(1), on(2), on(4)), (20 << 10, 10 << 10, 10 << 10));
     let six = sizes(&dims, WeightFormat::Bits16, Some(6));
-    assert!(six.iter().any(|s| s.gpus == 6 && s.obstacle.as_ref().is_some_and(|o| o.contains("16 query heads"))));
+    assert!(
+        six.iter().any(|s| s.gpus == 6 && s.obstacle.as_ref().is_some_and(|o| o.contains("16 query heads")))
+    );
 }

@@ -2,6 +2,9 @@
 
 mod assemble;
 mod checksum;
+mod completions;
+mod diff;
+mod doctor;
 mod generate;
 mod inspect;
 mod merge_lora;
@@ -20,6 +23,9 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 pub use assemble::Assemble;
 pub use checksum::Checksum;
+pub use completions::{Completions, Man, Shell};
+pub use diff::Diff;
+pub use doctor::Doctor;
 pub use generate::Generate;
 pub use inspect::{Hardware, Inspect};
 pub use merge_lora::MergeLora;
@@ -126,6 +132,14 @@ pub enum Command {
     Inspect(Inspect),
     /// Write the launch line that fits a folder, or a unit, compose file or manifest
     ServeCommand(ServeCommand),
+    /// Tell what differs between two folders: config, template, tokenizer, weights by their error
+    Diff(Diff),
+    /// Look at this machine: what prep would trip over, each with its fix
+    Doctor(Doctor),
+    /// Write the completions of a shell
+    Completions(Completions),
+    /// Write man pages
+    Man(Man),
 }
 
 /// Which shards are written.

@@ -177,7 +177,10 @@ fn print_memory(needs: &Requirements, question: &Question, output: &Output) {
     rows.extend(needs.rows.iter().map(|row| cells(row, needs.gpus, question.vram.is_some())));
     output.text(&table(&rows));
     if let Some(first) = needs.rows.first().filter(|_| question.vram.is_some()) {
-        output.text(&format!("  usable: {} of each GPU (0.92, as vLLM takes it)", size(first.fit.usable_bytes)));
+        output.text(&format!(
+            "  usable: {} of each GPU (0.92, as vLLM takes it)",
+            size(first.fit.usable_bytes)
+        ));
     }
     if let Some(card) = needs.card {
         let (major, minor) = card.capability;

@@ -2,6 +2,9 @@
 
 mod assemble;
 mod checksum;
+mod completions;
+mod diff;
+mod doctor;
 mod generate;
 mod inspect;
 mod merge_lora;
@@ -15,6 +18,8 @@ mod template;
 mod verify;
 
 use ::verify::Result;
+
+pub use rewrite::free_space;
 
 use crate::args::{Args, Command};
 use crate::console;
@@ -40,6 +45,10 @@ pub fn run(args: &Args, output: &Output) -> Result<u8> {
         Command::Generate(a) => generate::run(a, global, output),
         Command::Inspect(a) => inspect::run(a, output),
         Command::ServeCommand(a) => serve_command::run(a, output),
+        Command::Diff(a) => diff::run(a, global, output),
+        Command::Doctor(a) => doctor::run(a, output),
+        Command::Completions(a) => completions::completions(a, output),
+        Command::Man(a) => completions::man(a, output),
     }
 }
 

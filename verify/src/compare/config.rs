@@ -29,13 +29,7 @@ pub fn differences(a: &ModelView, b: &ModelView) -> Result<Vec<KeyDifference>> {
     Ok(found)
 }
 
-fn walk(
-    file: &'static str,
-    key: &str,
-    a: Option<&Value>,
-    b: Option<&Value>,
-    found: &mut Vec<KeyDifference>,
-) {
+fn walk(file: &'static str, key: &str, a: Option<&Value>, b: Option<&Value>, found: &mut Vec<KeyDifference>) {
     match (a, b) {
         _ if a == b => {}
         (Some(Value::Object(x)), Some(Value::Object(y))) => {

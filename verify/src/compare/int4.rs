@@ -29,9 +29,9 @@ pub fn packed(c: &Checkpoint, name: &str, rows: Rows) -> Result<Vec<f32>> {
         for col in 0..cols {
             let code = codes[i * per_row + col / 8] >> (4 * (col % 8)) & 15;
             let at = (col / group).min(groups - 1);
-            let zero = zeros.as_ref().map_or(8, |z| {
-                z[(row / 8 - rows.start / 8) * groups + at] >> (4 * (row % 8)) & 15
-            });
+            let zero = zeros
+                .as_ref()
+                .map_or(8, |z| z[(row / 8 - rows.start / 8) * groups + at] >> (4 * (row % 8)) & 15);
             out.push((code as f32 - zero as f32) * scales[i * groups + at]);
         }
     }
@@ -41,36 +41,60 @@ pub fn packed(c: &Checkpoint, name: &str, rows: Rows) -> Result<Vec<f32>> {
 /// Nibble of output `8c + j` in word `c` of AutoAWQ.
 const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// The same for AutoAWQ `gemm`: `[in, out/8]` codes, `[in/group, out/8]` zeros, `[in/group, out]` scales.
-pub fn awq(c: &Checkpoint, name: &str, rows: Rows) -> Result<Vec<f32>> {
-    let all = |leaf: &str| -> Result<(Vec<u8>, usize, usize)> {
-        let name = format!("{name}.{leaf}");
-        let spec = &c.index().get(&name).ok_or_else(|| lacks(&name))?.spec;
-        Ok((c.read(&name)?, spec.rows(), spec.cols()))
-    };
-    let (codes, cols, across) = all("qweight")?;
-    let (zeros, groups, _) = all("qzeros")?;
-    let scale = format!("{name}.scales");
-    let spec = &c.index().get(&scale).ok_or_else(|| lacks(&scale))?.spec;
-    let scales = floats(spec, &c.read(&scale)?)?;
-    let group = cols.checked_div(groups).filter(|g| *g > 0).ok_or_else(|| misshapen(&scale))?;
-    let outputs = across * 8;
-    if scales.len() != groups * outputs || zeros.len() != groups * across * 4 {
-        return Err(misshapen(&scale));
-    }
-    let nibble = |bytes: &[u8], row: usize, out: usize| {
-        let at = (row * across + out / 8) * 4;
-        let word = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        (word >> (4 * NIBBLE[out % 8]) & 15) as f32
-    };
-    let mut values = Vec::with_capacity(rows.len() * cols);
-    for out in rows {
-        for col in 0..cols {
-            let g = col / group;
-            values.push((nibble(&codes, col, out) - nibble(&zeros, g, out)) * scales[g * outputs + out]);
+/// A module of AutoAWQ `gemm`: `[in, out/8]` codes, `[in/group, out/8]` zeros, `[in/group, out]` scales. A row
+/// of outputs lies across all of it, so it is read whole.
+pub struct Awq {
+    codes: Vec<u8>,
+    zeros: Vec<u8>,
+    scales: Vec<f32>,
+    cols: usize,
+    across: usize,
+    group: usize,
+}
+
+impl Awq {
+    /// Reads module `name`.
+    pub fn read(c: &Checkpoint, name: &str) -> Result<Self> {
+        let all = |leaf: &str| -> Result<(Vec<u8>, usize, usize)> {
+            let name = format!("{name}.{leaf}");
+            let spec = &c.index().get(&name).ok_or_else(|| lacks(&name))?.spec;
+            Ok((c.read(&name)?, spec.rows(), spec.cols()))
+        };
+        let (codes, cols, across) = all("qweight")?;
+        let (zeros, groups, _) = all("qzeros")?;
+        let scale = format!("{name}.scales");
+        let spec = &c.index().get(&scale).ok_or_else(|| lacks(&scale))?.spec;
+        let scales = floats(spec, &c.read(&scale)?)?;
+        let group = cols.checked_div(groups).filter(|g| *g > 0).ok_or_else(|| misshapen(&scale))?;
+        let fits = codes.len() == cols * across * 4
+            && zeros.len() == groups * across * 4
+            && scales.len() == groups * across * 8
+            && cols.is_multiple_of(group);
+        match fits {
+            true => Ok(Awq { codes, zeros, scales, cols, across, group }),
+            false => Err(misshapen(&scale)),
         }
     }
-    Ok(values)
+
+    /// Rows `rows` of `[out, in]`.
+    pub fn rows(&self, rows: Rows) -> Vec<f32> {
+        let mut values = Vec::with_capacity(rows.len() * self.cols);
+        for out in rows {
+            for col in 0..self.cols {
+                let g = col / self.group;
+                let zero = self.nibble(&self.zeros, g, out);
+                let scale = self.scales[g * self.across * 8 + out];
+                values.push((self.nibble(&self.codes, col, out) - zero) * scale);
+            }
+        }
+        values
+    }
+
+    fn nibble(&self, bytes: &[u8], row: usize, out: usize) -> f32 {
+        let at = (row * self.across + out / 8) * 4;
+        let word = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        (word >> (4 * NIBBLE[out % 8]) & 15) as f32
+    }
 }
 
 fn words(c: &Checkpoint, name: &str, rows: Rows) -> Result<Vec<u32>> {
@@ -83,7 +107,8 @@ fn words(c: &Checkpoint, name: &str, rows: Rows) -> Result<Vec<u32>> {
 }
 
 fn lacks(name: &str) -> Error {
-    Error::input(format!("tensor `{}` is missing", Shown(name))).hint("the folder is incomplete: fetch it again")
+    Error::input(format!("tensor `{}` is missing", Shown(name)))
+        .hint("the folder is incomplete: fetch it again")
 }
 
 fn misshapen(name: &str) -> Error {

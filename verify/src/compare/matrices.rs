@@ -59,7 +59,8 @@ impl Tensors {
         }
         let misshapen = self.different.iter().filter(|p| p.relative_error.is_none()).count();
         let worst = self.different.iter().find_map(|p| Some((p.relative_error?, &p.name)));
-        let worst = worst.map_or(String::new(), |(e, name)| format!(", by at most {:.2} % ({name})", e * 100.0));
+        let worst =
+            worst.map_or(String::new(), |(e, name)| format!(", by at most {:.2} % ({name})", e * 100.0));
         let shapes = if misshapen > 0 { format!(", {misshapen} in shape or type") } else { String::new() };
         format!("{} of {} weights differ{worst}{shapes}{missing}", self.different.len(), self.compared)
     }

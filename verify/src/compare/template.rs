@@ -110,7 +110,11 @@ pub fn tokenizer(a: &ModelView, b: &ModelView) -> Result<Vec<String>> {
     let mut found = Vec::new();
     if x.tokenizer_size != y.tokenizer_size {
         let size = |n: Option<usize>| n.map_or("no tokenizer.json".to_string(), |n| format!("{n} tokens"));
-        found.push(format!("{} in the first, {} in the second", size(x.tokenizer_size), size(y.tokenizer_size)));
+        found.push(format!(
+            "{} in the first, {} in the second",
+            size(x.tokenizer_size),
+            size(y.tokenizer_size)
+        ));
     }
     let lost = |x: &Tokens, y: &Tokens| -> Vec<String> {
         x.added.iter().filter(|t| !y.added.contains(t)).map(|(text, id)| format!("`{text}` ({id})")).collect()

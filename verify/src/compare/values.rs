@@ -1,5 +1,6 @@
 //! The numbers of a module, whichever format holds them, a block of rows at a time.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use super::int4;
@@ -18,6 +19,8 @@ pub type Rows = Range<usize>;
 pub struct Values<'a> {
     checkpoint: &'a Checkpoint,
     fp8: Option<Fp8Config>,
+    /// The AutoAWQ module that was read last: its blocks of rows are asked for one after the other.
+    last: RefCell<Option<(String, int4::Awq)>>,
 }
 
 /// How a module is stored, for people.
@@ -51,7 +54,7 @@ impl<'a> Values<'a> {
         let config = checkpoint.config();
         let four_bits = config.quantization().is_some_and(int4::is_read);
         let fp8 = if four_bits { None } else { Fp8Config::of(config)? };
-        Ok(Values { checkpoint, fp8 })
+        Ok(Values { checkpoint, fp8, last: RefCell::new(None) })
     }
 
     /// How `module` is stored.
@@ -73,9 +76,17 @@ impl<'a> Values<'a> {
         let at = rows.start + source.first_row..rows.end + source.first_row;
         match source.tensor.rsplit_once('.') {
             Some((name, "weight_packed")) => int4::packed(self.checkpoint, name, rows),
-            Some((name, "qweight")) => int4::awq(self.checkpoint, name, rows),
+            Some((name, "qweight")) => self.awq(name, rows),
             _ => self.plain(module, at),
         }
+    }
+
+    fn awq(&self, name: &str, rows: Rows) -> Result<Vec<f32>> {
+        let mut last = self.last.borrow_mut();
+        if !last.as_ref().is_some_and(|(n, _)| n == name) {
+            *last = Some((name.to_string(), int4::Awq::read(self.checkpoint, name)?));
+        }
+        Ok(last.as_ref().map(|(_, awq)| awq.rows(rows)).unwrap_or_default())
     }
 
     fn plain(&self, module: &Module, rows: Rows) -> Result<Vec<f32>> {

@@ -181,9 +181,11 @@ fn mtp(view: &ModelView, looked: &Looked<'_>) -> Option<Finding> {
 fn quantization(view: &ModelView, looked: &Looked<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     let codes = |dtype: Dtype| looked.storage.dtypes.iter().any(|d| d.dtype == dtype.name());
-    let packed = view.tensors.tensors().iter().any(|t| {
-        [".weight_packed", ".qweight"].iter().any(|leaf| t.spec.name.ends_with(leaf))
-    });
+    let packed = view
+        .tensors
+        .tensors()
+        .iter()
+        .any(|t| [".weight_packed", ".qweight"].iter().any(|leaf| t.spec.name.ends_with(leaf)));
     match &looked.storage.quantization {
         None if codes(Dtype::F8_E4M3) || packed => found.push(Finding::new(
             Level::Error,

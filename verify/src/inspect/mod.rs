@@ -109,9 +109,9 @@ impl Inspection {
         let tokens = Tokens::of(view)?;
         let licence = Licence::of(view)?;
         let places = Places::collect(folder(view), |name| side_text(view, name))?;
-        let renderer = places.chosen().and_then(|template| {
-            keep(Renderer::new(template, tokens.for_template.clone()), &mut failures)
-        });
+        let renderer = places
+            .chosen()
+            .and_then(|template| keep(Renderer::new(template, tokens.for_template.clone()), &mut failures));
         let taught = renderer.as_ref().map(diagnose::taught);
         let thinking = renderer.as_ref().map(Thinking::of).unwrap_or_default();
         let parsers = Parsers::of(taught.as_ref(), thinking, family);

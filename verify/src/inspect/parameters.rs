@@ -107,9 +107,8 @@ impl Parameters {
         let total: u64 = parts.values().map(|a| a.parameters).sum();
         let language = total - of(Part::Mtp) - of(Part::Vision);
         let routed = of(Part::RoutedExperts);
-        let passed = experts.map_or(routed, |e| {
-            (u128::from(routed) * e.per_token as u128 / e.count.max(1) as u128) as u64
-        });
+        let passed = experts
+            .map_or(routed, |e| (u128::from(routed) * e.per_token as u128 / e.count.max(1) as u128) as u64);
         let parts = parts.into_iter().map(|(part, amount)| Sized { part, amount }).collect();
         Parameters { parts, total, language, active: language - routed + passed }
     }
@@ -152,9 +151,22 @@ fn numbers(spec: &TensorSpec, leaf: Option<Leaf>) -> u64 {
     };
     match leaf {
         "weight_packed" | "qweight" => spec.elements() as u64 * (spec.dtype.bits() as u64 / 4),
-        "weight_scale_inv" | "weight_scale" | "input_scale" | "activation_scale" | "weight_zero_point"
-        | "weight_shape" | "weight_g_idx" | "weight_global_scale" | "input_global_scale"
-        | "input_zero_point" | "qzeros" | "scales" | "g_idx" | "k_scale" | "v_scale" | "q_scale" => 0,
+        "weight_scale_inv"
+        | "weight_scale"
+        | "input_scale"
+        | "activation_scale"
+        | "weight_zero_point"
+        | "weight_shape"
+        | "weight_g_idx"
+        | "weight_global_scale"
+        | "input_global_scale"
+        | "input_zero_point"
+        | "qzeros"
+        | "scales"
+        | "g_idx"
+        | "k_scale"
+        | "v_scale"
+        | "q_scale" => 0,
         _ => spec.elements() as u64,
     }
 }

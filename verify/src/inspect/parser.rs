@@ -92,10 +92,7 @@ fn reasoning(
     let format = taught.and_then(|t| t.format).map(|f| f.id);
     let own = OF_FORMAT.iter().find(|(id, _)| Some(*id) == format).map(|(_, name)| *name);
     let qwen = family.is_some_and(|f| {
-        matches!(
-            f,
-            Family::Qwen3 | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe
-        )
+        matches!(f, Family::Qwen3 | Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35 | Family::Qwen35Moe)
     });
     let name = own.unwrap_or(if qwen { "qwen3" } else { "deepseek_r1" });
     (Some(name), format!("the model {}", thinking.sentence()))

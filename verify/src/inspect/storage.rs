@@ -83,9 +83,8 @@ impl Quantization {
         let text = |key: &str| q.get(key).and_then(Value::as_str).unwrap_or("unknown");
         let list = q.get("modules_to_not_convert").or_else(|| q.get("ignore"));
         let (description, format) = describe(config, q);
-        let has_scales = |t: &crate::TensorMeta| {
-            [".k_scale", ".v_scale"].iter().any(|leaf| t.spec.name.ends_with(leaf))
-        };
+        let has_scales =
+            |t: &crate::TensorMeta| [".k_scale", ".v_scale"].iter().any(|leaf| t.spec.name.ends_with(leaf));
         Quantization {
             method: Shown(text("quant_method")).to_string(),
             description,

@@ -63,7 +63,8 @@ mod tests {
 
     #[test]
     fn switch_and_default_are_told_by_rendering() {
-        let qwen3 = "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}";
+        let qwen3 =
+            "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}";
         assert_eq!(of(qwen3), (true, Some(true)));
         let off = "{% if enable_thinking is defined and enable_thinking %}<think>{% else %}<think></think>{% endif %}";
         assert_eq!(of(off), (true, Some(false)));

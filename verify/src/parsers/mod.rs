@@ -46,8 +46,8 @@ use crate::error::Result;
 use engine::Delivery;
 
 pub use line::{answer_line, stream_line};
-pub use sglang::{sglang_reasoning_parser, sglang_tool_parser};
 pub use reasoning::{ReasoningParser, all_reasoning, find_reasoning};
+pub use sglang::{sglang_reasoning_parser, sglang_tool_parser};
 
 /// What a parser is given besides the text.
 #[derive(Debug, Clone, Default)]

@@ -115,7 +115,8 @@ impl Launch {
 
     /// All words of the command.
     pub fn words(&self) -> Vec<String> {
-        let flags = self.flags.iter().flat_map(|f| std::iter::once(f.name.to_string()).chain(f.value.clone()));
+        let flags =
+            self.flags.iter().flat_map(|f| std::iter::once(f.name.to_string()).chain(f.value.clone()));
         self.engine.program(&self.model).into_iter().chain(flags).chain(self.extra.iter().cloned()).collect()
     }
 }

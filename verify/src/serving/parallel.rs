@@ -54,9 +54,9 @@ fn widths(d: &Dimensions, gpus: usize) -> Option<String> {
     let width = |what: &str, n: usize| {
         (!n.is_multiple_of(gpus)).then(|| format!("{what} {n} wide cannot be cut into {gpus}"))
     };
-    let experts = d.experts.and_then(|e| {
-        width("experts", e.intermediate).or_else(|| width("the shared expert", e.shared))
-    });
+    let experts = d
+        .experts
+        .and_then(|e| width("experts", e.intermediate).or_else(|| width("the shared expert", e.shared)));
     experts.or_else(|| width("MLPs", d.intermediate))
 }
 

@@ -45,6 +45,7 @@ ExecStartPost=/bin/sh -c {warm}
 TimeoutStartSec={START_SECONDS}
 Restart=on-failure
 RestartSec=10
+# A user of its own, which must be able to read the folder; /tmp and /home are not its own
 DynamicUser=yes
 # Compiled kernels are kept between starts
 CacheDirectory={home}
