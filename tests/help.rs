@@ -3,7 +3,7 @@
 use crate::args;
 use crate::support::{prep, repository};
 
-const COMMANDS: [&str; 13] = [
+pub const COMMANDS: [&str; 19] = [
     "run",
     "merge-lora",
     "quantize",
@@ -17,6 +17,12 @@ const COMMANDS: [&str; 13] = [
     "parse",
     "parsers",
     "generate",
+    "inspect",
+    "serve-command",
+    "diff",
+    "doctor",
+    "completions",
+    "man",
 ];
 
 #[test]

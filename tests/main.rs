@@ -4,13 +4,20 @@
 
 mod support;
 
+#[path = "support/stand_in.rs"]
+mod stand_in;
+
 mod checksum;
+mod examples;
 mod generate;
 mod help;
 mod hostile;
 mod hybrid;
+mod inspect;
 mod interrupted;
 mod main_job;
 mod parse;
+mod recipes;
+mod schemas;
 mod steps;
 mod template;

@@ -33,7 +33,7 @@ pub enum Shell {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   prep man man1
-  prep man man1 && man -l man1/prep-verify.1")]
+  prep man ~/.local/share/man/man1")]
 pub struct Man {
     /// The folder to write pages to; it is made where it does not exist
     pub dir: PathBuf,

@@ -10,7 +10,8 @@ use super::warm_up::{HEALTH, START_SECONDS, script};
 pub fn kubernetes(launch: &Launch) -> String {
     let engine = launch.engine;
     let port = launch.port;
-    let name = object_name(&launch.served_name);
+    // Quoted: a name such as `true` or `1e3` is no text in YAML.
+    let name = yaml(&object_name(&launch.served_name));
     let warm = script(launch, &format!("http://127.0.0.1:{port}"));
     format!(
         "# {title} {version} serving {served}

@@ -44,8 +44,8 @@ pub struct Requirements {
 pub struct Row {
     /// True for the weights as they are in the folder.
     pub as_found: bool,
-    /// All weights.
-    pub weights: Weights,
+    /// The weights of all GPUs together.
+    pub whole: Weights,
     /// How it fits the cards that were asked for, or else the smallest ones that it fits.
     #[serde(flatten)]
     pub fit: Fit,
@@ -101,9 +101,9 @@ impl Row {
             let deployment = Deployment { vram, gpus: question.gpus, load: question.load };
             Fit::of(d, weights, cache, &deployment)
         };
-        let weights = *weights;
+        let whole = *weights;
         if let Some(vram) = question.vram {
-            return Row { as_found, weights, fit: fit(vram), smallest_card: None };
+            return Row { as_found, whole, fit: fit(vram), smallest_card: None };
         }
         let mut by_size: Vec<&Card> = CARDS.iter().collect();
         by_size.sort_by_key(|c| c.mib);
@@ -111,10 +111,10 @@ impl Row {
         let smallest = tried.clone().find(|(_, fit)| fit.verdict == Verdict::Fits);
         let largest = || tried.last().map(|(_, fit)| fit);
         match smallest {
-            Some((name, fit)) => Row { as_found, weights, fit, smallest_card: Some(name) },
+            Some((name, fit)) => Row { as_found, whole, fit, smallest_card: Some(name) },
             None => {
                 let fit = largest().unwrap_or_else(|| fit(Vram::Bytes(1 << 30)));
-                Row { as_found, weights, fit, smallest_card: None }
+                Row { as_found, whole, fit, smallest_card: None }
             }
         }
     }
