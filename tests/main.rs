@@ -16,6 +16,7 @@ mod hybrid;
 mod inspect;
 mod interrupted;
 mod main_job;
+mod packaging;
 mod parse;
 mod recipes;
 mod schemas;
