@@ -3,7 +3,7 @@
 use crate::args;
 use crate::support::{prep, repository};
 
-const COMMANDS: [&str; 14] = [
+pub const COMMANDS: [&str; 20] = [
     "run",
     "download",
     "merge-lora",
@@ -18,6 +18,12 @@ const COMMANDS: [&str; 14] = [
     "parse",
     "parsers",
     "generate",
+    "inspect",
+    "serve-command",
+    "diff",
+    "doctor",
+    "completions",
+    "man",
 ];
 
 #[test]

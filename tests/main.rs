@@ -4,18 +4,26 @@
 
 mod support;
 
+#[path = "support/stand_in.rs"]
+mod stand_in;
+
 mod baseline;
 mod checksum;
 mod download;
 mod diagnosis;
 mod endpoint;
+mod examples;
 mod generate;
 mod help;
 mod hostile;
 mod hybrid;
+mod inspect;
 mod interrupted;
 mod main_job;
+mod packaging;
 mod parse;
+mod recipes;
+mod schemas;
 mod steps;
 mod suite_format;
 mod template;

@@ -153,6 +153,17 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// A count for people: `30.53 B`, `610 M`, `4 820`.
+pub fn count(n: u64) -> String {
+    match n {
+        n if n >= 1_000_000_000 => format!("{:.2} B", n as f64 / 1e9),
+        n if n >= 10_000_000 => format!("{:.0} M", n as f64 / 1e6),
+        n if n >= 1_000_000 => format!("{:.2} M", n as f64 / 1e6),
+        n if n >= 10_000 => format!("{} {:03}", n / 1000, n % 1000),
+        n => n.to_string(),
+    }
+}
+
 /// Seconds for people: `3 s`, `4 min 10 s`.
 pub fn seconds(s: f64) -> String {
     match s {

@@ -5,6 +5,7 @@ mod commands;
 mod console;
 mod download;
 mod endpoint;
+mod doctor;
 mod output;
 mod recipe;
 

@@ -3,11 +3,16 @@
 mod assemble;
 mod checksum;
 mod download;
+mod completions;
+mod diff;
+mod doctor;
 mod generate;
+mod inspect;
 mod merge_lora;
 mod parse;
 mod quantize;
 mod run;
+mod serve_command;
 mod template;
 mod verify;
 
@@ -20,11 +25,16 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 pub use assemble::Assemble;
 pub use checksum::Checksum;
 pub use download::{Download, Hub};
+pub use completions::{Completions, Man, Shell};
+pub use diff::Diff;
+pub use doctor::Doctor;
 pub use generate::Generate;
+pub use inspect::{Hardware, Inspect};
 pub use merge_lora::MergeLora;
 pub use parse::Parse;
 pub use quantize::{Quantize, Scheme};
 pub use run::Run;
+pub use serve_command::{Engine, Form, ServeCommand};
 pub use template::{Template, TemplateCheck, TemplateEmbed, TemplateModel, TemplateRender};
 pub use verify::{Baseline, Verify};
 
@@ -124,6 +134,18 @@ pub enum Command {
     Parsers,
     /// Generate text, or dump logits
     Generate(Generate),
+    /// Tell what a model is, what it needs, and which parser fits
+    Inspect(Inspect),
+    /// Write the launch line that fits a folder, or a unit, compose file or manifest
+    ServeCommand(ServeCommand),
+    /// Tell what differs between two folders: config, template, tokenizer, weights by their error
+    Diff(Diff),
+    /// Look at this machine: what prep would trip over, each with its fix
+    Doctor(Doctor),
+    /// Write the completions of a shell
+    Completions(Completions),
+    /// Write man pages
+    Man(Man),
 }
 
 /// Which shards are written.

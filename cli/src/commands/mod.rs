@@ -3,18 +3,25 @@
 mod assemble;
 mod checksum;
 pub mod download;
-mod generate;
 mod inputs;
+mod completions;
+mod diff;
+mod doctor;
+mod generate;
+mod inspect;
 mod merge_lora;
 mod parse;
 mod parsers;
 mod quantize;
 mod rewrite;
 mod run;
+mod serve_command;
 mod template;
 mod verify;
 
 use ::verify::Result;
+
+pub use rewrite::free_space;
 
 use crate::args::{Args, Command};
 use crate::console;
@@ -39,6 +46,12 @@ pub fn run(args: &Args, output: &Output) -> Result<u8> {
         Command::Parse(a) => parse::run(a, output),
         Command::Parsers => parsers::run(output),
         Command::Generate(a) => generate::run(a, global, output),
+        Command::Inspect(a) => inspect::run(a, output),
+        Command::ServeCommand(a) => serve_command::run(a, output),
+        Command::Diff(a) => diff::run(a, global, output),
+        Command::Doctor(a) => doctor::run(a, output),
+        Command::Completions(a) => completions::completions(a, output),
+        Command::Man(a) => completions::man(a, output),
     }
 }
 

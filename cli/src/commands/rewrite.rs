@@ -160,7 +160,7 @@ fn grouped(stage: &verify::rewrite::Stage) -> Vec<(String, String, usize, String
     out
 }
 
-fn free_space(out: &Path) -> Option<u64> {
+pub fn free_space(out: &Path) -> Option<u64> {
     let absolute = std::path::absolute(out).ok()?;
     let existing = absolute.ancestors().find(|a| a.exists())?;
     verify::write::free_space(existing)

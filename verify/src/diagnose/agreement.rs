@@ -101,7 +101,7 @@ fn is_read(parser: &Parser) -> String {
 }
 
 /// The usual parser of the format, unless only others read the template's own call.
-fn suggestion(readers: &[&'static str], format: &Format) -> &'static str {
+pub fn suggestion(readers: &[&'static str], format: &Format) -> &'static str {
     let usual = format.parsers.iter().find(|p| readers.is_empty() || readers.contains(p));
     usual.or(readers.first()).or(format.parsers.first()).copied().unwrap_or("another one")
 }

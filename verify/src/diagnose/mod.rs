@@ -136,6 +136,12 @@ pub fn wrong_parser(parser: &Parser, written: &Written) -> Option<Finding> {
     agreement::after(&Taught::default(), parser, Some(written.format?))
 }
 
+/// The parser that a server should be started with for what a template teaches; `None` where it teaches no
+/// format that is known.
+pub fn parser_for(taught: &Taught) -> Option<&'static str> {
+    taught.format.map(|format| agreement::suggestion(&taught.readers, format))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

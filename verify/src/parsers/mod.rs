@@ -33,6 +33,7 @@ mod qwen_xml;
 mod reasoning;
 mod scan;
 mod schema;
+mod sglang;
 mod step3;
 mod stream;
 mod tagged_json;
@@ -47,6 +48,7 @@ use engine::Delivery;
 
 pub use line::{answer_line, stream_line};
 pub use reasoning::{ReasoningParser, all_reasoning, find_reasoning};
+pub use sglang::{sglang_reasoning_parser, sglang_tool_parser};
 
 /// What a parser is given besides the text.
 #[derive(Debug, Clone, Default)]

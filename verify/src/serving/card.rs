@@ -1,0 +1,214 @@
+//! GPUs by name: memory and what their tensor cores compute with.
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::names::Shown;
+
+/// A GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Card {
+    /// Its name; users may leave out spaces, `RTX`, dashes and case.
+    pub name: &'static str,
+    /// MiB as `nvidia-smi` shows them.
+    pub mib: u64,
+    /// Compute capability: major and minor.
+    pub capability: (u8, u8),
+}
+
+impl Card {
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.mib << 20
+    }
+
+    /// FP8 tensor cores (compute capability 8.9 and newer); older ones unpack FP8 weights to 16 bit in the kernel.
+    pub fn has_fp8(&self) -> bool {
+        self.capability >= (8, 9)
+    }
+
+    /// bf16 arithmetic (8.0 and newer); older ones serve in F16.
+    pub fn has_bf16(&self) -> bool {
+        self.capability >= (8, 0)
+    }
+}
+
+const fn card(name: &'static str, mib: u64, major: u8, minor: u8) -> Card {
+    Card { name, mib, capability: (major, minor) }
+}
+
+/// Cards that models are served with, smallest first.
+///
+/// Source: memory as `nvidia-smi` reports it for each product, compute capability from NVIDIA's CUDA GPU list.
+pub const CARDS: [Card; 29] = [
+    card("RTX 3060 12GB", 12_288, 8, 6),
+    card("RTX 3080 Ti 12GB", 12_288, 8, 6),
+    card("RTX 4070 12GB", 12_282, 8, 9),
+    card("T4", 15_360, 7, 5),
+    card("V100 16GB", 16_384, 7, 0),
+    card("RTX 5080 16GB", 16_303, 12, 0),
+    card("RTX 4080 16GB", 16_376, 8, 9),
+    card("A10", 23_028, 8, 6),
+    card("L4", 23_034, 8, 9),
+    card("RTX 4090 24GB", 24_564, 8, 9),
+    card("RTX 3090 24GB", 24_576, 8, 6),
+    card("RTX 5090 32GB", 32_607, 12, 0),
+    card("V100 32GB", 32_768, 7, 0),
+    card("A100 40GB", 40_960, 8, 0),
+    card("A40", 46_068, 8, 6),
+    card("L40", 46_068, 8, 9),
+    card("L40S", 46_068, 8, 9),
+    card("RTX 4090 48GB", 49_140, 8, 9),
+    card("RTX A6000", 49_140, 8, 6),
+    card("RTX 6000 Ada", 49_140, 8, 9),
+    card("A800 80GB", 81_920, 8, 0),
+    card("A100 80GB", 81_920, 8, 0),
+    card("H100 80GB", 81_559, 9, 0),
+    card("H800", 81_559, 9, 0),
+    card("H100 NVL", 95_830, 9, 0),
+    card("RTX PRO 6000", 97_887, 12, 0),
+    card("H20", 97_871, 9, 0),
+    card("H200", 143_771, 9, 0),
+    card("B200", 183_359, 10, 0),
+];
+
+/// Memory of a GPU: a named card, or an amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vram {
+    /// A card whose abilities are known.
+    Card(Card),
+    /// So many bytes of some card.
+    Bytes(u64),
+}
+
+impl Vram {
+    /// Reads `24GiB`, `24GB`, `24`, or a card's name.
+    ///
+    /// # Errors
+    /// Exit 2 for text that is neither, listing the cards; and for a name that fits cards of several sizes.
+    pub fn parse(text: &str) -> Result<Self> {
+        if let Some(bytes) = amount(text) {
+            return Ok(Vram::Bytes(bytes));
+        }
+        let wanted = bare(text);
+        let fits = |c: &&Card| {
+            let name = bare(c.name);
+            // `a100` means any A100; `l40` must not mean the L40S.
+            name == wanted || without_size(c.name) == wanted
+        };
+        let found: Vec<&Card> = CARDS.iter().filter(fits).collect();
+        match found[..] {
+            _ if wanted.is_empty() => Err(unknown(text)),
+            [] => Err(unknown(text)),
+            [card] => Ok(Vram::Card(*card)),
+            _ => match found.iter().find(|c| bare(c.name) == wanted) {
+                Some(card) => Ok(Vram::Card(**card)),
+                None => Err(Error::usage(format!("--vram {} is sold in several sizes", Shown(text)))
+                    .expected(found.iter().map(|c| format!("`{}`", c.name)).collect::<Vec<_>>().join(" or "))
+                    .hint("say which, or give the amount: --vram 80GiB")),
+            },
+        }
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Vram::Card(card) => card.bytes(),
+            Vram::Bytes(bytes) => *bytes,
+        }
+    }
+
+    /// The card, where it is named.
+    pub fn card(&self) -> Option<Card> {
+        match self {
+            Vram::Card(card) => Some(*card),
+            Vram::Bytes(_) => None,
+        }
+    }
+}
+
+/// An amount of memory: cards are sold in GB and hold GiB, so both units mean GiB.
+fn amount(text: &str) -> Option<u64> {
+    let text = text.trim().to_ascii_lowercase();
+    let number = ["gib", "gb", "g"].iter().find_map(|unit| text.strip_suffix(unit)).unwrap_or(&text);
+    let gib: f64 = number.trim().parse().ok()?;
+    (gib > 0.0 && gib < 1e6).then_some((gib * (1u64 << 30) as f64) as u64)
+}
+
+fn bare(name: &str) -> String {
+    let letters: String = name.to_ascii_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
+    let letters = letters.trim_start_matches("nvidia").trim_start_matches("geforce");
+    letters.trim_start_matches("rtx").to_string()
+}
+
+fn without_size(name: &str) -> String {
+    match name.rsplit_once(' ') {
+        Some((first, size)) if size.ends_with("GB") => bare(first),
+        _ => bare(name),
+    }
+}
+
+fn unknown(text: &str) -> Error {
+    let names: Vec<_> = CARDS.iter().map(|c| c.name).collect();
+    Error::usage(format!("--vram {} is neither an amount nor a card that prep knows", Shown(text)))
+        .expected(format!("an amount such as 24GiB, or one of: {}", names.join(", ")))
+        .hint("give the amount that nvidia-smi shows")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card_of(text: &str) -> &'static str {
+        match Vram::parse(text).unwrap() {
+            Vram::Card(c) => c.name,
+            Vram::Bytes(_) => panic!("{text} is no amount"),
+        }
+    }
+
+    #[test]
+    fn cards_are_found_however_they_are_spelled() {
+        for (text, name) in [
+            ("RTX 3080 Ti", "RTX 3080 Ti 12GB"),
+            ("3080ti", "RTX 3080 Ti 12GB"),
+            ("RTX 4090 48GB", "RTX 4090 48GB"),
+            ("rtx4090-24gb", "RTX 4090 24GB"),
+            ("NVIDIA L40S", "L40S"),
+            ("l40", "L40"),
+            ("h100", "H100 80GB"),
+            ("A100 40GB", "A100 40GB"),
+        ] {
+            assert_eq!(card_of(text), name, "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_gib_whatever_the_unit() {
+        for text in ["24GiB", "24gb", "24 G", "24"] {
+            assert_eq!(Vram::parse(text).unwrap(), Vram::Bytes(24 << 30), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_two_sizes_and_an_unknown_one_are_refused() {
+        let e = Vram::parse("A100").unwrap_err().to_string();
+        assert!(e.contains("`A100 40GB` or `A100 80GB`"), "{e}");
+        assert!(Vram::parse("RTX 9999").unwrap_err().to_string().contains("H200"));
+        assert!(Vram::parse("").is_err() && Vram::parse("-4GiB").is_err() && Vram::parse("0").is_err());
+    }
+
+    #[test]
+    fn fp8_begins_with_ada_and_bf16_with_ampere() {
+        let is = |name: &str| CARDS.iter().find(|c| c.name == name).map(|c| (c.has_bf16(), c.has_fp8()));
+        assert_eq!(is("T4"), Some((false, false)));
+        assert_eq!(is("A100 80GB"), Some((true, false)));
+        assert_eq!(is("RTX 3090 24GB"), Some((true, false)));
+        assert_eq!(is("L4"), Some((true, true)));
+        assert_eq!(is("RTX 5090 32GB"), Some((true, true)));
+    }
+
+    #[test]
+    fn the_list_goes_from_small_to_large() {
+        assert!(CARDS.windows(2).all(|w| w[0].mib <= w[1].mib + 1024));
+    }
+}
