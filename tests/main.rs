@@ -9,8 +9,8 @@ mod stand_in;
 
 mod baseline;
 mod checksum;
-mod download;
 mod diagnosis;
+mod download;
 mod endpoint;
 mod examples;
 mod generate;

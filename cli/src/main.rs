@@ -3,9 +3,9 @@
 mod args;
 mod commands;
 mod console;
+mod doctor;
 mod download;
 mod endpoint;
-mod doctor;
 mod output;
 mod recipe;
 

@@ -2,10 +2,10 @@
 
 mod assemble;
 mod checksum;
-mod download;
 mod completions;
 mod diff;
 mod doctor;
+mod download;
 mod generate;
 mod inspect;
 mod merge_lora;
@@ -24,10 +24,10 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 pub use assemble::Assemble;
 pub use checksum::Checksum;
-pub use download::{Download, Hub};
 pub use completions::{Completions, Man, Shell};
 pub use diff::Diff;
 pub use doctor::Doctor;
+pub use download::{Download, Hub};
 pub use generate::Generate;
 pub use inspect::{Hardware, Inspect};
 pub use merge_lora::MergeLora;

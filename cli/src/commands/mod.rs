@@ -2,12 +2,12 @@
 
 mod assemble;
 mod checksum;
-pub mod download;
-mod inputs;
 mod completions;
 mod diff;
 mod doctor;
+pub mod download;
 mod generate;
+mod inputs;
 mod inspect;
 mod merge_lora;
 mod parse;
