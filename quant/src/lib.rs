@@ -6,10 +6,13 @@
 //!                                  │ dimensions of the scheme         in the source's shards
 //! ```
 
+pub mod awq;
+pub mod calibration;
 pub mod fp8;
 mod pattern;
 mod select;
 mod shards;
 
+pub use awq::Awq;
 pub use fp8::{Activations, Fp8, Scheme, Tails};
 pub use pattern::Pattern;
