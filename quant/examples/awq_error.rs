@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use quant::awq::{Clip, Experts};
-use quant::calibration::samples::Samples;
+use quant::calibration::data::Samples;
 use quant::Awq;
 use verify::Checkpoint;
 use verify::progress::Silent;
@@ -18,7 +18,7 @@ use verify::rewrite::{Options, OutputPlan, run};
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (source, calib, eval) = (Path::new(&args[0]), Path::new(&args[1]), Path::new(&args[2]));
-    let samples = Samples::read_tokens(calib).unwrap();
+    let samples = Samples::of(error::tokens(calib));
     let eval = error::tokens(eval);
     let base = Awq::new(samples);
     let ways = [

@@ -46,6 +46,22 @@ impl Tokenizer {
     /// # Errors
     /// Exit 3 where the text is too long or the tokenizer fails on it.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        self.encode_as(text, false)
+    }
+
+    /// Token ids of a text that stands alone, with the special tokens that the tokenizer puts around one (none, or a
+    /// token for the beginning); a first token that the text already has is not added twice.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_document(&self, text: &str) -> Result<Vec<u32>> {
+        let ids = self.encode_as(text, true)?;
+        let first = self.encode_as("", true)?.first().copied();
+        let twice = ids.len() > 1 && ids[0] == ids[1] && Some(ids[0]) == first;
+        Ok(if twice { ids[1..].to_vec() } else { ids })
+    }
+
+    fn encode_as(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         if text.len() > MAX_TEXT {
             return Err(Error::input("the prompt is too long")
                 .found(format!("{} bytes", text.len()))
@@ -53,7 +69,7 @@ impl Tokenizer {
         }
         let (inner, owned) = (Arc::clone(&self.inner), text.to_string());
         let ids = guarded(&self.file, ENCODE_LIMIT, move || {
-            inner.encode_fast(owned, false).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string())
+            inner.encode_fast(owned, add_special).map(|e| e.get_ids().to_vec()).map_err(|e| e.to_string())
         })?;
         match ids.len() <= 4 * text.len() + 16 {
             true => Ok(ids),
@@ -163,6 +179,28 @@ mod tests {
         assert_eq!((ids[0], ids.contains(&2414)), (2413, true));
         assert_eq!(t.decode(&ids).unwrap(), "<|im_start|>user\nhi<|im_end|>\n");
         assert!(t.encode("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn beginning_of_a_document_is_added_once() {
+        let plain = Tokenizer::open(Path::new(BASE)).unwrap();
+        assert_eq!(plain.encode_document("hi").unwrap(), plain.encode("hi").unwrap());
+        let text = std::fs::read_to_string(Path::new(BASE).join("tokenizer.json")).unwrap();
+        let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json["post_processor"] = serde_json::json!({
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [2413], "tokens": ["<|im_start|>"]}}
+        });
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+        let t = Tokenizer::open(dir.path()).unwrap();
+        let hi = plain.encode("hi").unwrap();
+        assert_eq!(t.encode("hi").unwrap(), hi);
+        let with = [&[2413][..], &hi].concat();
+        assert_eq!(t.encode_document("hi").unwrap(), with);
+        assert_eq!(t.encode_document("<|im_start|>hi").unwrap(), with);
     }
 
     #[test]

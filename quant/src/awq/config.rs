@@ -1,14 +1,15 @@
 //! The `quantization_config` that tells servers what is stored how.
 
 use serde_json::{Value, json};
+use verify::codec::int4::Layout;
 
-use super::storage::{Container, Storage};
+use super::storage::Storage;
 
 /// The value of `quantization_config`; `skipped` are the modules in 16 bit, one path each.
 pub fn quantization(storage: Storage, skipped: &[String]) -> Value {
     let format = storage.format;
-    match storage.container {
-        Container::CompressedTensors => {
+    match storage.layout {
+        Layout::PackQuantized => {
             let weights = json!({
                 "num_bits": format.bits,
                 "type": "int",
@@ -19,7 +20,7 @@ pub fn quantization(storage: Storage, skipped: &[String]) -> Value {
             });
             crate::fp8::config::compressed_tensors("pack-quantized", weights, Value::Null, skipped)
         }
-        Container::AutoAwq => json!({
+        Layout::AwqGemm => json!({
             "quant_method": "awq",
             "bits": format.bits,
             "group_size": format.group,

@@ -9,14 +9,15 @@ use runner::backend::{Backend, Linear, Span};
 use runner::blocks::Mlp;
 use runner::cpu::{Array, Isa, Watch};
 use runner::decoder::Layer;
-use runner::weights::Matrix;
+use runner::weights::{Bytes, Format, Matrix};
 use serde_json::{Value, json};
 use verify::architecture::{Architecture, Layer as Place, Module, Part, Role};
-use verify::checkpoint::Config;
+use verify::checkpoint::{Config, TensorReader, TensorSpec};
+use verify::codec::Float;
 use verify::{Error, Result, Shown};
 
 use super::fold;
-use super::grid::{Codes, Grid, IntFormat};
+use super::grid::{Codes, Grid, IntFormat, RoundTrip};
 use super::moments::Moments;
 use super::pairs::{self, Judge, Pair, Producer};
 use super::search::{Candidate, Found, Sizes, search};
@@ -57,7 +58,9 @@ impl Visitor for Smoother<'_> {
         let mut search = LayerSearch::new(self, visit);
         search.first_half(visit, &pairs)?;
         search.second_half(visit, &pairs)?;
-        search.record(visit, &pairs)
+        search.record.report =
+            json!({"layer": visit.number, "pairs": search.lines, "tokens_per_expert": search.tokens});
+        Ok(search.record)
     }
 
     fn pass(&mut self, visit: &mut Visit, _: &Records) -> Result<()> {
@@ -76,8 +79,14 @@ struct LayerSearch<'a> {
     weights: HashMap<Arc<str>, Matrix>,
     /// What is known of inputs, by module.
     moments: HashMap<String, Arc<Moments>>,
-    /// Found scales, by number of the pair.
-    found: Vec<(usize, Found)>,
+    /// Scales of columns, by module.
+    columns: HashMap<usize, Vec<f32>>,
+    /// What rows are divided by, by module.
+    rows: HashMap<usize, Vec<f32>>,
+    /// What is kept.
+    record: Record,
+    /// What was found, for the report.
+    lines: Vec<Value>,
     /// Tokens that chose each expert.
     tokens: Vec<usize>,
 }
@@ -93,7 +102,10 @@ impl<'a> LayerSearch<'a> {
             format: of.storage.format,
             weights,
             moments: HashMap::new(),
-            found: Vec::new(),
+            columns: HashMap::new(),
+            rows: HashMap::new(),
+            record: Record::default(),
+            lines: Vec::new(),
             tokens: Vec::new(),
         }
     }
@@ -116,7 +128,7 @@ impl<'a> LayerSearch<'a> {
     // ----- first half: what goes into the mixer, and what comes out of its heads
 
     fn first_half(&mut self, visit: &mut Visit, pairs: &[Pair]) -> Result<()> {
-        let judged = |judge: Judge| pairs.iter().enumerate().filter(move |(_, p)| p.judge == judge);
+        let judged = |judge: Judge| pairs.iter().filter(move |p| p.judge == judge);
         let (probe, spans) = self.probe(visit)?;
         let x = self.cpu.norm(&probe, &visit.layer.norm_in)?;
         let roles = |m: &Module| matches!(m.role, Role::Attention(_) | Role::DeltaNet(_));
@@ -126,21 +138,22 @@ impl<'a> LayerSearch<'a> {
         // Readers of one producer share their input: the first stands for all.
         let follower = |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
         let sums = self.sums(self.names(visit.number, &|m| roles(m) && !follower(m)));
-        visit.mix(Some(sums.clone()))?;
+        visit.look(sums.clone())?;
         self.take(&sums, pairs);
-        for (n, pair) in judged(Judge::Mixer) {
+        for pair in judged(Judge::Mixer) {
             let found = self.by_block(visit, pair, &reference, |v| v.mixed(&x, &spans, None))?;
-            self.found.push((n, found));
+            self.settle(visit.input, pair, found)?;
         }
-        for (n, pair) in judged(Judge::Reader) {
+        for pair in judged(Judge::Reader) {
             if out(self.module(pair.readers[0])) {
                 let input = keep.taken(&self.module(pair.readers[0]).name)?;
                 let moments = self.moments_of(pair.readers[0])?;
                 let found = self.by_reader(pair, &input, &moments)?;
-                self.found.push((n, found));
+                self.settle(visit.input, pair, found)?;
             }
         }
-        Ok(())
+        self.finish(visit, &roles)?;
+        visit.mix(None)
     }
 
     /// Whole samples, evenly spread, normalised later: `[tokens, hidden]`.
@@ -163,10 +176,10 @@ impl<'a> LayerSearch<'a> {
         let (probe, _) = self.probe(visit)?;
         let x = self.cpu.norm(&probe, &visit.layer.norm_post)?;
         let reference = visit.layer.mlp.forward(&self.cpu, &x)?;
-        for (n, pair) in pairs.iter().enumerate().filter(|(_, p)| p.judge == Judge::Mlp) {
+        for pair in pairs.iter().filter(|p| p.judge == Judge::Mlp) {
             self.input_of_mlp(visit, pair)?;
             let found = self.by_block(visit, pair, &reference, |v| v.layer.mlp.forward(&v.cpu, &x))?;
-            self.found.push((n, found));
+            self.settle(visit.input, pair, found)?;
         }
         let inner = self.inner(visit, pairs)?;
         let results: Vec<(usize, Found)> = pairs
@@ -175,7 +188,10 @@ impl<'a> LayerSearch<'a> {
             .filter_map(|(n, pair)| inner.get(&n).map(|(x, m)| (n, pair, x, m)))
             .map(|(n, pair, x, m)| Ok((n, self.by_reader(pair, x, m)?)))
             .collect::<Result<_>>()?;
-        self.found.extend(results);
+        for (n, found) in results {
+            self.settle(visit.input, &pairs[n], found)?;
+        }
+        self.finish(visit, &|m| !matches!(m.role, Role::Attention(_) | Role::DeltaNet(_)))?;
         visit.feed(None)
     }
 
@@ -361,52 +377,60 @@ impl<'a> LayerSearch<'a> {
 
     // ----- what is kept
 
-    fn record(&mut self, visit: &Visit, pairs: &[Pair]) -> Result<Record> {
-        let mut record = Record::default();
-        let mut columns: HashMap<usize, Vec<f32>> = HashMap::new();
-        let mut rows: HashMap<usize, Vec<f32>> = HashMap::new();
-        let mut lines = Vec::new();
-        for (n, found) in &self.found {
-            let pair = &pairs[*n];
-            lines.push(self.line(pair, found));
-            if found.candidate == Candidate::Identity {
-                continue;
+    /// Folds the scales of a pair into its producer, and remembers them for its readers.
+    fn settle(&mut self, input: &dyn TensorReader, pair: &Pair, found: Found) -> Result<()> {
+        self.lines.push(self.line(pair, &found));
+        if found.candidate == Candidate::Identity {
+            return Ok(());
+        }
+        let mut scales = found.scales;
+        match &pair.producer {
+            Producer::Norm { module, zero_centred } => {
+                self.record.tensors.push(fold::norm(input, module, *zero_centred, &mut scales)?);
             }
-            let mut scales = found.scales.clone();
-            match &pair.producer {
-                Producer::Norm { module, zero_centred } => {
-                    record.tensors.push(fold::norm(visit.input, module, *zero_centred, &mut scales)?);
-                }
-                Producer::Rows(m) => {
-                    record.tensors.extend(fold::bias(visit.input, &self.module(*m).name, &scales)?);
-                    rows.insert(*m, scales.clone());
-                }
-            }
-            for reader in &pair.readers {
-                columns.insert(*reader, pair.columns(&scales));
+            Producer::Rows(m) => {
+                self.record.tensors.extend(fold::bias(input, &self.module(*m).name, &scales)?);
+                self.rows.insert(*m, scales.clone());
             }
         }
-        let mine: Vec<usize> = (0..self.of.fates.len())
-            .filter(|m| self.module(*m).layer == Some(Place::Body(visit.number)))
-            .collect();
-        let made: Vec<Vec<_>> = mine
+        for reader in &pair.readers {
+            self.columns.insert(*reader, pair.columns(&scales));
+        }
+        Ok(())
+    }
+
+    /// Makes the tensors of the modules of some roles; from here on the layer computes as the finished model will.
+    fn finish(&mut self, visit: &mut Visit, role: &dyn Fn(&Module) -> bool) -> Result<()> {
+        let here = |m: &Module| m.layer == Some(Place::Body(visit.number)) && role(m);
+        let mine: Vec<usize> = (0..self.of.fates.len()).filter(|m| here(self.module(*m))).collect();
+        let made: Vec<Made> = mine
             .par_iter()
             .map(|m| {
-                let (columns, rows) = (columns.get(m), rows.get(m));
+                let (columns, rows) = (self.columns.get(m), self.rows.get(m));
                 match self.quantized(*m) {
                     true => self.stored(*m, columns, rows),
-                    false if columns.is_none() && rows.is_none() => Ok(Vec::new()),
+                    false if columns.is_none() && rows.is_none() => Ok(Made::default()),
                     false => {
                         let module = self.module(*m);
                         let weight = self.weight(&module.name)?;
-                        Ok(vec![fold::weight(visit.input, module, weight, columns, rows)?])
+                        let tensor = fold::weight(visit.input, module, weight, columns, rows)?;
+                        Ok(Made { tensors: vec![tensor], weight: None })
                     }
                 }
             })
             .collect::<Result<_>>()?;
-        record.tensors.extend(made.into_iter().flatten());
-        record.report = json!({"layer": visit.number, "pairs": lines, "tokens_per_expert": self.tokens});
-        Ok(record)
+        let propagate = std::env::var("PATH_SOURCE").is_err();
+        let mut linears: HashMap<Arc<str>, &mut Linear<Cpu>> =
+            visit.layer.linears_mut().into_iter().map(|l| (l.weight.name.clone(), l)).collect();
+        for made in made {
+            self.record.tensors.extend(made.tensors);
+            if let Some(weight) = made.weight.filter(|_| propagate)
+                && let Some(linear) = linears.get_mut(&weight.name)
+            {
+                linear.weight = weight;
+            }
+        }
+        Ok(())
     }
 
     /// Codes, scales and zeros of a module.
@@ -415,7 +439,7 @@ impl<'a> LayerSearch<'a> {
         at: usize,
         columns: Option<&Vec<f32>>,
         rows: Option<&Vec<f32>>,
-    ) -> Result<Vec<(verify::checkpoint::TensorSpec, Vec<u8>)>> {
+    ) -> Result<Made> {
         let module = self.module(at);
         let m = self.weight(&module.name)?;
         let ones;
@@ -443,7 +467,15 @@ impl<'a> LayerSearch<'a> {
         {
             self.isa.run(Codes { row, grids, format: self.format, to });
         }
-        self.of.storage.tensors(&module.name, [m.rows, m.cols], &codes, &grids)
+        for (r, (row, grids)) in values.chunks_exact_mut(m.cols).zip(grids.chunks_exact(groups)).enumerate() {
+            self.isa.run(RoundTrip { row, grids, format: self.format });
+            let back = rows.map_or(1.0, |rows| rows[r]);
+            row.iter_mut().zip(columns).for_each(|(w, s)| *w = *w * back / s);
+        }
+        let bytes = Bytes::owned(Float::BF16.to_bytes(&values));
+        let weight = Matrix { bytes, format: Format::Bf16, ..m.clone() };
+        let tensors = self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)?;
+        Ok(Made { tensors, weight: Some(weight) })
     }
 
     fn line(&self, pair: &Pair, found: &Found) -> Value {
@@ -459,6 +491,13 @@ impl<'a> LayerSearch<'a> {
             "error_after": found.after,
         })
     }
+}
+
+/// What stands for a module in the result, and the matrix that computes on unscaled inputs as it will on scaled ones.
+#[derive(Default)]
+struct Made {
+    tensors: Vec<(TensorSpec, Vec<u8>)>,
+    weight: Option<Matrix>,
 }
 
 /// Tokens spread evenly over all samples, at most `most`: rows of the hidden states.

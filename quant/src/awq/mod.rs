@@ -14,7 +14,6 @@ mod fold;
 mod grid;
 mod layer;
 mod moments;
-mod pack;
 mod pairs;
 mod report;
 mod search;
@@ -25,7 +24,7 @@ mod work;
 use std::sync::OnceLock;
 
 use serde_json::json;
-use verify::architecture::{Architecture, Layer, Module, Unit};
+use verify::architecture::{Architecture, Layer as Place, Module, Unit};
 use verify::checkpoint::TensorReader;
 use verify::codec::Float;
 use verify::error::{Error, Result};
@@ -34,9 +33,10 @@ use verify::rewrite::{ModelView, Rewrite, Stage, StageBuilder};
 
 pub use self::grid::IntFormat;
 pub use self::layer::FLOOR;
-pub use self::storage::{Container, Storage};
+pub use self::storage::Storage;
+pub use verify::codec::int4::Layout;
 use self::work::{AwqWork, Piece};
-use crate::calibration::samples::Samples;
+use crate::calibration::data::Samples;
 use crate::pattern::Pattern;
 use crate::select::{Fate, Selection, select};
 use crate::shards;
@@ -65,7 +65,7 @@ pub enum Experts {
 #[derive(Debug, Clone)]
 pub struct Awq {
     /// Names and order of what is stored.
-    pub container: Container,
+    pub layout: Layout,
     /// 4 or 8.
     pub bits: u32,
     /// 32, 64 or 128 columns under one scale.
@@ -86,7 +86,7 @@ impl Awq {
     /// The defaults over these samples.
     pub fn new(samples: Samples) -> Self {
         Awq {
-            container: Container::default(),
+            layout: Layout::PackQuantized,
             bits: 4,
             group: 128,
             symmetric: false,
@@ -99,15 +99,15 @@ impl Awq {
 
     fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(Error::usage(what));
-        match (self.bits, self.container) {
-            (4, _) | (8, Container::CompressedTensors) => {}
+        match (self.bits, self.layout) {
+            (4, _) | (8, Layout::PackQuantized) => {}
             (8, _) => return wrong("AutoAWQ has no 8-bit format: use --format compressed-tensors".into()),
             (n, _) => return wrong(format!("{n} bits: AWQ knows 4 and 8")),
         }
         if ![32, 64, 128].contains(&self.group) {
             return wrong(format!("groups of {}: servers know 32, 64 and 128", self.group));
         }
-        match self.symmetric && self.container == Container::AutoAwq {
+        match self.symmetric && self.layout == Layout::AwqGemm {
             true => wrong("AutoAWQ's gemm format always stores zeros: leave out --symmetric".into()),
             false => Ok(()),
         }
@@ -121,7 +121,7 @@ impl Rewrite for Awq {
         let arch = Architecture::of(&input.config, &input.tensors)?;
         let storage = self.storage(input, &arch)?;
         let obstacle = |_: &Unit, m: &Module| match m.layer {
-            Some(Layer::Mtp(_)) => Some("draft layers are not run, so there is nothing to calibrate on".into()),
+            Some(Place::Mtp(_)) => Some("draft layers are not run, so there is nothing to calibrate on".into()),
             _ => storage.obstacle([m.rows, m.cols]),
         };
         let selection = select(&arch, &self.ignore, &obstacle)?;
@@ -170,9 +170,9 @@ impl Awq {
                 .expected("linears in F32, F16 or BF16")
                 .hint("start from the 16-bit model")
         })?;
-        let scale = storage::scale_type(self.container, model);
+        let scale = storage::scale_type(self.layout, model);
         let format = IntFormat { bits: self.bits, symmetric: self.symmetric, group: self.group, scale };
-        Ok(Storage { container: self.container, format })
+        Ok(Storage { layout: self.layout, format })
     }
 
     fn options(&self, storage: Storage) -> serde_json::Value {

@@ -10,9 +10,9 @@
 //!
 //! What is looked for is the [`Visitor`]'s: AWQ's scales, ranges of activations, ranges of keys and values.
 
+pub mod data;
 mod hidden;
 mod record;
-pub mod samples;
 mod walk;
 
 pub use hidden::Hidden;

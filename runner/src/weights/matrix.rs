@@ -144,7 +144,7 @@ pub struct Awq {
 
 impl Awq {
     /// Nibble `j` of word `c` belongs to output `8 c + ORDER[j]`.
-    pub const ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+    pub const ORDER: [usize; 8] = verify::codec::int4::pack::AWQ_FOUR;
 
     /// The scale of output `row` in group `group`, of `rows` outputs.
     pub fn scale(&self, row: usize, rows: usize, group: usize) -> f32 {

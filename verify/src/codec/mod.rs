@@ -5,6 +5,7 @@ pub mod e4m3;
 pub mod float;
 pub mod fp8;
 pub mod fp8_config;
+pub mod int4;
 mod simd;
 
 pub use dequantize::Dequantize;
