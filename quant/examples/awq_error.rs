@@ -8,7 +8,7 @@ mod error;
 use std::path::Path;
 use std::time::Instant;
 
-use quant::awq::{Clip, Experts};
+use quant::awq::{Clip, Experts, Rounding};
 use quant::calibration::data::Samples;
 use quant::Awq;
 use verify::Checkpoint;
@@ -23,11 +23,16 @@ fn main() {
     let base = Awq::new(samples);
     let ways = [
         ("round to nearest", Awq { samples: Samples::of(vec![vec![1]]), clip: Clip::Off, ..base.clone() }),
+        ("nearest no clip", Awq { clip: Clip::Off, rounding: Rounding::Nearest, ..base.clone() }),
+        ("nearest", Awq { rounding: Rounding::Nearest, ..base.clone() }),
         ("no clip", Awq { clip: Clip::Off, ..base.clone() }),
         ("default", base.clone()),
         ("routed", Awq { experts: Experts::Routed, ..base.clone() }),
     ];
     for (name, awq) in ways {
+        if std::env::var("ONLY").is_ok_and(|o| !o.split(',').any(|o| o == name)) {
+            continue;
+        }
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out");
         let started = Instant::now();

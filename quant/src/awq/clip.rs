@@ -27,12 +27,15 @@ pub fn grids(
 ) -> Result<Vec<Grid>> {
     let (cols, group) = (s.len(), format.group);
     let rows = weights.len() / cols;
-    let columns: Vec<Vec<Grid>> = (0..cols / group)
+    let places = moments.blocks().iter().flat_map(|b| (0..b.columns).step_by(group).map(move |at| (b, at)));
+    let columns: Vec<Vec<Grid>> = places
+        .collect::<Vec<_>>()
         .into_par_iter()
-        .map(|n| {
+        .map(|(block, at)| {
+            let n = (block.first + at) / group;
             let part: Vec<f32> =
                 weights.chunks_exact(cols).flat_map(|row| &row[n * group..][..group]).copied().collect();
-            of_group(cpu, &part, &s[n * group..][..group], moments.gram(n), format)
+            of_group(cpu, &part, &s[n * group..][..group], &block.part(at, group), format)
         })
         .collect::<Result<_>>()?;
     Ok((0..rows).flat_map(|r| columns.iter().map(move |c| c[r])).collect())

@@ -17,13 +17,13 @@ use verify::codec::Float;
 use verify::{Error, Result, Shown};
 
 use super::fold;
-use super::grid::{Codes, Grid, IntFormat, RoundTrip};
+use super::grid::{Codes, Grid, IntFormat};
 use super::moments::Moments;
 use super::pairs::{self, Judge, Pair, Producer};
 use super::search::{Candidate, Found, Sizes, search};
 use super::storage::Storage;
 use super::weights::{Give, numbers, rounded, shares};
-use super::{Clip, Experts};
+use super::{Clip, Experts, Rounding};
 use crate::calibration::{Record, Records, Visit, Visitor};
 use crate::select::Fate;
 
@@ -48,6 +48,8 @@ pub struct Smoother<'a> {
     pub storage: Storage,
     /// Whether ranges are narrowed.
     pub clip: Clip,
+    /// How codes are found.
+    pub rounding: Rounding,
     /// Which tokens an expert sees.
     pub experts: Experts,
 }
@@ -467,10 +469,17 @@ impl<'a> LayerSearch<'a> {
         {
             self.isa.run(Codes { row, grids, format: self.format, to });
         }
-        for (r, (row, grids)) in values.chunks_exact_mut(m.cols).zip(grids.chunks_exact(groups)).enumerate() {
-            self.isa.run(RoundTrip { row, grids, format: self.format });
+        let known = self.moments.get(&module.name).filter(|m| m.tokens() > 0);
+        if let Some(moments) = known.filter(|_| self.of.rounding == Rounding::Descent) {
+            super::descent::descend(&self.cpu, &values, columns, moments, (&grids, self.format), &mut codes)?;
+        }
+        for (r, (row, codes)) in values.chunks_exact_mut(m.cols).zip(codes.chunks_exact(m.cols)).enumerate() {
             let back = rows.map_or(1.0, |rows| rows[r]);
-            row.iter_mut().zip(columns).for_each(|(w, s)| *w = *w * back / s);
+            let grids = &grids[r * groups..][..groups];
+            for (c, (w, code)) in row.iter_mut().zip(codes).enumerate() {
+                let grid = grids[c / self.format.group];
+                *w = (f32::from(*code) - grid.zero) * grid.scale * back / columns[c];
+            }
         }
         let bytes = Bytes::owned(Float::BF16.to_bytes(&values));
         let weight = Matrix { bytes, format: Format::Bf16, ..m.clone() };

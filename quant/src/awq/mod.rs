@@ -10,6 +10,7 @@
 
 mod clip;
 mod config;
+mod descent;
 mod fold;
 mod grid;
 mod layer;
@@ -51,6 +52,16 @@ pub enum Clip {
     Search,
 }
 
+/// How codes are found once scales and ranges are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rounding {
+    /// The nearest code.
+    Nearest,
+    /// From the nearest codes downhill in the error on the calibration data: neighbours make up for each other.
+    #[default]
+    Descent,
+}
+
 /// Which tokens an expert's statistics are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Experts {
@@ -74,6 +85,8 @@ pub struct Awq {
     pub symmetric: bool,
     /// Whether ranges are narrowed.
     pub clip: Clip,
+    /// How codes are found.
+    pub rounding: Rounding,
     /// Which tokens an expert sees.
     pub experts: Experts,
     /// Modules to leave in 16 bit.
@@ -91,6 +104,7 @@ impl Awq {
             group: 128,
             symmetric: false,
             clip: Clip::default(),
+            rounding: Rounding::default(),
             experts: Experts::default(),
             ignore: Vec::new(),
             samples,
@@ -180,6 +194,7 @@ impl Awq {
         json!({
             "format": storage.describe(),
             "clip": match self.clip { Clip::Off => "off", Clip::Search => "search" },
+            "rounding": match self.rounding { Rounding::Nearest => "nearest", Rounding::Descent => "descent" },
             "experts": match self.experts { Experts::All => "all", Experts::Routed => "routed" },
             "ignore": ignore,
             "calibration": self.samples.digest,

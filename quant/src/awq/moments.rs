@@ -1,25 +1,43 @@
-//! What is known of the inputs of a linear: mean size of every column, and how the columns of a group go together.
+//! What is known of the inputs of a linear: mean size of every column, and how columns go together.
 
 use rayon::prelude::*;
 use runner::cpu::Array;
 use runner::cpu::isa::{Isa, Kernel, LANES, Lanes};
 
+/// Columns whose products are kept at most: memory is `in * BLOCK` numbers, not `in * in`.
+const BLOCK: usize = 2048;
+
 /// Moments of inputs `[tokens, in]`.
 #[derive(Debug, Clone)]
 pub struct Moments {
-    group: usize,
     tokens: usize,
     /// Sum of |x| by column.
     sizes: Vec<f64>,
-    /// Sum of x x^T of every group's columns: `[in / group, group, group]`.
-    gram: Vec<f32>,
+    blocks: Vec<Block>,
+}
+
+/// Neighbouring columns, whole groups of them.
+#[derive(Debug, Clone)]
+pub struct Block {
+    /// The first column.
+    pub first: usize,
+    /// How many.
+    pub columns: usize,
+    /// Sum of x x^T, `[columns, columns]`.
+    pub gram: Vec<f32>,
 }
 
 impl Moments {
     /// Of nothing yet. Columns beyond the last whole group have no part in the products.
     pub fn new(columns: usize, group: usize) -> Self {
-        let gram = vec![0.0; columns / group * group * group];
-        Moments { group, tokens: 0, sizes: vec![0.0; columns], gram }
+        let whole = columns / group * group;
+        let width = whole.div_ceil(whole.div_ceil(BLOCK).max(1)).next_multiple_of(group.max(1));
+        let block = |first: usize| {
+            let columns = width.min(whole - first);
+            Block { first, columns, gram: vec![0.0; columns * columns] }
+        };
+        let blocks = (0..whole).step_by(width.max(1)).map(block).collect();
+        Moments { tokens: 0, sizes: vec![0.0; columns], blocks }
     }
 
     /// Adds the rows of `x`.
@@ -34,11 +52,14 @@ impl Moments {
             }
             sizes.iter_mut().zip(sums).for_each(|(s, sum)| *s += f64::from(sum));
         });
-        let group = self.group;
-        self.gram
-            .par_chunks_mut(group * group)
-            .enumerate()
-            .for_each(|(n, gram)| isa.run(Gram { x, first: n * group, group, gram }));
+        for block in &mut self.blocks {
+            let (first, width) = (block.first, block.columns);
+            block
+                .gram
+                .par_chunks_mut(ROWS * width)
+                .enumerate()
+                .for_each(|(n, gram)| isa.run(Gram { x, first, width, row: n * ROWS, gram }));
+        }
     }
 
     /// Tokens seen.
@@ -52,16 +73,30 @@ impl Moments {
         self.sizes.iter().map(|s| (s / n) as f32).collect()
     }
 
-    /// Sum of x x^T over the columns of group `n`, `[group, group]`.
-    pub fn gram(&self, n: usize) -> &[f32] {
-        &self.gram[n * self.group * self.group..][..self.group * self.group]
+    /// The products, block by block.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
     }
 }
 
+impl Block {
+    /// Sum of x x^T over the `group` columns from `at` of the block on, `[group, group]`.
+    pub fn part(&self, at: usize, group: usize) -> Vec<f32> {
+        let rows = self.gram.chunks_exact(self.columns).skip(at).take(group);
+        rows.flat_map(|row| &row[at..at + group]).copied().collect()
+    }
+}
+
+/// Rows of the products that a thread takes at a time.
+const ROWS: usize = 64;
+
 struct Gram<'a> {
     x: &'a Array,
+    /// Columns `first .. first + width`.
     first: usize,
-    group: usize,
+    width: usize,
+    /// Rows from here on are in `gram`.
+    row: usize,
     gram: &'a mut [f32],
 }
 
@@ -73,27 +108,28 @@ impl Kernel for Gram<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Gram { x, first, group, gram } = self;
-        let mut strip = vec![[0.0f32; LANES]; TOKENS * group / LANES];
+        let Gram { x, first, width, row, gram } = self;
+        let lanes = width / LANES;
+        let mut strip = vec![[0.0f32; LANES]; TOKENS * lanes];
         for from in (0..x.rows()).step_by(TOKENS) {
             for t in 0..TOKENS {
-                let to = strip[t * group / LANES..][..group / LANES].as_flattened_mut();
+                let to = strip[t * lanes..][..lanes].as_flattened_mut();
                 // Beyond the last token zeros add nothing.
                 match from + t < x.rows() {
-                    true => to.copy_from_slice(&x.row(from + t)[first..first + group]),
+                    true => to.copy_from_slice(&x.row(from + t)[first..first + width]),
                     false => to.fill(0.0),
                 }
             }
-            for (a, row) in gram.chunks_exact_mut(group).enumerate() {
-                let mut factors = [L::splat(0.0); TOKENS];
+            for (a, sums) in gram.chunks_exact_mut(width).enumerate() {
+                let (a, mut factors) = (row + a, [L::splat(0.0); TOKENS]);
                 for t in 0..TOKENS {
-                    factors[t] = L::splat(strip[t * group / LANES + a / LANES][a % LANES]);
+                    factors[t] = L::splat(strip[t * lanes + a / LANES][a % LANES]);
                 }
-                let (row, _) = row.as_chunks_mut::<LANES>();
-                for (b, to) in row.iter_mut().enumerate() {
+                let (sums, _) = sums.as_chunks_mut::<LANES>();
+                for (b, to) in sums.iter_mut().enumerate() {
                     let mut sum = L::load(to);
                     for t in 0..TOKENS {
-                        sum = sum.fma(factors[t], L::load(&strip[t * group / LANES + b]));
+                        sum = sum.fma(factors[t], L::load(&strip[t * lanes + b]));
                     }
                     sum.store(to);
                 }
@@ -115,13 +151,13 @@ mod tests {
         m.add(Isa::best(), &x);
         let (a, b) = (3, 17);
         let want: f32 = (0..rows).map(|r| value(r, group + a) * value(r, group + b)).sum();
-        assert!((m.gram(1)[a * group + b] - want).abs() < 1e-4);
+        assert!((m.blocks()[0].part(group, group)[a * group + b] - want).abs() < 1e-4);
         let mean: f32 = (0..rows).map(|r| value(r, 40).abs()).sum::<f32>() / rows as f32;
         assert!((m.means()[40] - mean).abs() < 1e-6);
         for isa in Isa::available() {
             let mut other = Moments::new(cols, group);
             other.add(isa, &x);
-            assert_eq!(other.gram, m.gram, "{}", isa.name());
+            assert_eq!(other.blocks[0].gram, m.blocks[0].gram, "{}", isa.name());
         }
     }
 }

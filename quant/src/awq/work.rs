@@ -168,6 +168,7 @@ impl Work for AwqWork {
             fates: &self.fates,
             storage: self.storage,
             clip: self.awq.clip,
+            rounding: self.awq.rounding,
             experts: self.awq.experts,
         };
         let records = walk(&task, &mut smoother)?;
