@@ -21,7 +21,7 @@ pub use checksum::Checksum;
 pub use generate::Generate;
 pub use merge_lora::MergeLora;
 pub use parse::Parse;
-pub use quantize::{Quantize, Scheme};
+pub use quantize::{Clip, Experts, Packing, Quantize, Rounding, Scheme};
 pub use run::Run;
 pub use template::{Template, TemplateCheck, TemplateEmbed, TemplateModel, TemplateRender};
 pub use verify::Verify;

@@ -9,11 +9,10 @@ use runner::backend::{Backend, Linear, Span};
 use runner::blocks::Mlp;
 use runner::cpu::{Array, Isa, Watch};
 use runner::decoder::Layer;
-use runner::weights::{Bytes, Format, Matrix};
+use runner::weights::Matrix;
 use serde_json::{Value, json};
 use verify::architecture::{Architecture, Layer as Place, Module, Part, Role};
 use verify::checkpoint::{Config, TensorReader, TensorSpec};
-use verify::codec::Float;
 use verify::{Error, Result, Shown};
 
 use super::fold;
@@ -140,7 +139,7 @@ impl<'a> LayerSearch<'a> {
         // Readers of one producer share their input: the first stands for all.
         let follower = |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
         let sums = self.sums(self.names(visit.number, &|m| roles(m) && !follower(m)));
-        visit.look(sums.clone())?;
+        visit.mix(Some(sums.clone()))?;
         self.take(&sums, pairs);
         for pair in judged(Judge::Mixer) {
             let found = self.by_block(visit, pair, &reference, |v| v.mixed(&x, &spans, None))?;
@@ -154,8 +153,7 @@ impl<'a> LayerSearch<'a> {
                 self.settle(visit.input, pair, found)?;
             }
         }
-        self.finish(visit, &roles)?;
-        visit.mix(None)
+        self.finish(visit, &roles)
     }
 
     /// Whole samples, evenly spread, normalised later: `[tokens, hidden]`.
@@ -401,90 +399,57 @@ impl<'a> LayerSearch<'a> {
         Ok(())
     }
 
-    /// Makes the tensors of the modules of some roles; from here on the layer computes as the finished model will.
-    fn finish(&mut self, visit: &mut Visit, role: &dyn Fn(&Module) -> bool) -> Result<()> {
+    /// Makes the tensors of the modules of some roles.
+    fn finish(&mut self, visit: &Visit, role: &dyn Fn(&Module) -> bool) -> Result<()> {
         let here = |m: &Module| m.layer == Some(Place::Body(visit.number)) && role(m);
         let mine: Vec<usize> = (0..self.of.fates.len()).filter(|m| here(self.module(*m))).collect();
-        let made: Vec<Made> = mine
+        let made: Vec<Vec<(TensorSpec, Vec<u8>)>> = mine
             .par_iter()
             .map(|m| {
                 let (columns, rows) = (self.columns.get(m), self.rows.get(m));
+                let module = self.module(*m);
                 match self.quantized(*m) {
-                    true => self.stored(*m, columns, rows),
-                    false if columns.is_none() && rows.is_none() => Ok(Made::default()),
+                    true => self.stored(module, columns, rows),
+                    false if columns.is_none() && rows.is_none() => Ok(Vec::new()),
                     false => {
-                        let module = self.module(*m);
                         let weight = self.weight(&module.name)?;
-                        let tensor = fold::weight(visit.input, module, weight, columns, rows)?;
-                        Ok(Made { tensors: vec![tensor], weight: None })
+                        Ok(vec![fold::weight(visit.input, module, weight, columns, rows)?])
                     }
                 }
             })
             .collect::<Result<_>>()?;
-        let propagate = std::env::var("PATH_SOURCE").is_err();
-        let mut linears: HashMap<Arc<str>, &mut Linear<Cpu>> =
-            visit.layer.linears_mut().into_iter().map(|l| (l.weight.name.clone(), l)).collect();
-        for made in made {
-            self.record.tensors.extend(made.tensors);
-            if let Some(weight) = made.weight.filter(|_| propagate)
-                && let Some(linear) = linears.get_mut(&weight.name)
-            {
-                linear.weight = weight;
-            }
-        }
+        self.record.tensors.extend(made.into_iter().flatten());
         Ok(())
     }
 
     /// Codes, scales and zeros of a module.
     fn stored(
         &self,
-        at: usize,
+        module: &Module,
         columns: Option<&Vec<f32>>,
         rows: Option<&Vec<f32>>,
-    ) -> Result<Made> {
-        let module = self.module(at);
+    ) -> Result<Vec<(TensorSpec, Vec<u8>)>> {
         let m = self.weight(&module.name)?;
-        let ones;
-        let columns = match columns {
-            Some(c) => c,
-            None => {
-                ones = vec![1.0; m.cols];
-                &ones
-            }
-        };
+        let ones = vec![1.0; m.cols];
+        let columns = columns.unwrap_or(&ones);
         let mut values = numbers(m);
         fold::scale(&mut values, m.cols, columns, rows.map(Vec::as_slice));
-        let clipped = self.of.clip == Clip::Search && !matches!(module.role, Role::Attention(Part::Q | Part::K));
-        let moments = self.moments.get(&module.name).filter(|m| clipped && m.tokens() > 0);
-        let grids: Vec<Grid> = match moments {
+        let known = self.moments.get(&module.name).filter(|m| m.tokens() > 0);
+        // Narrower ranges of query and key would bend the softmax (AutoAWQ leaves them out as well).
+        let query_or_key = matches!(module.role, Role::Attention(Part::Q | Part::K));
+        let grids: Vec<Grid> = match known.filter(|_| self.of.clip == Clip::Search && !query_or_key) {
             Some(moments) => super::clip::grids(&self.cpu, &values, columns, moments, self.format)?,
             None => values.chunks_exact(m.cols).flat_map(|row| self.format.grids(self.isa, row)).collect(),
         };
         let mut codes = vec![0u8; values.len()];
-        let groups = m.cols / self.format.group;
-        for ((row, to), grids) in values
-            .chunks_exact(m.cols)
-            .zip(codes.chunks_exact_mut(m.cols))
-            .zip(grids.chunks_exact(groups))
-        {
+        let rows = values.chunks_exact(m.cols).zip(codes.chunks_exact_mut(m.cols));
+        for ((row, to), grids) in rows.zip(grids.chunks_exact(m.cols / self.format.group)) {
             self.isa.run(Codes { row, grids, format: self.format, to });
         }
-        let known = self.moments.get(&module.name).filter(|m| m.tokens() > 0);
         if let Some(moments) = known.filter(|_| self.of.rounding == Rounding::Descent) {
             super::descent::descend(&self.cpu, &values, columns, moments, (&grids, self.format), &mut codes)?;
         }
-        for (r, (row, codes)) in values.chunks_exact_mut(m.cols).zip(codes.chunks_exact(m.cols)).enumerate() {
-            let back = rows.map_or(1.0, |rows| rows[r]);
-            let grids = &grids[r * groups..][..groups];
-            for (c, (w, code)) in row.iter_mut().zip(codes).enumerate() {
-                let grid = grids[c / self.format.group];
-                *w = (f32::from(*code) - grid.zero) * grid.scale * back / columns[c];
-            }
-        }
-        let bytes = Bytes::owned(Float::BF16.to_bytes(&values));
-        let weight = Matrix { bytes, format: Format::Bf16, ..m.clone() };
-        let tensors = self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)?;
-        Ok(Made { tensors, weight: Some(weight) })
+        self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)
     }
 
     fn line(&self, pair: &Pair, found: &Found) -> Value {
@@ -500,13 +465,6 @@ impl<'a> LayerSearch<'a> {
             "error_after": found.after,
         })
     }
-}
-
-/// What stands for a module in the result, and the matrix that computes on unscaled inputs as it will on scaled ones.
-#[derive(Default)]
-struct Made {
-    tensors: Vec<(TensorSpec, Vec<u8>)>,
-    weight: Option<Matrix>,
 }
 
 /// Tokens spread evenly over all samples, at most `most`: rows of the hidden states.

@@ -154,6 +154,8 @@ impl Rewrite for Awq {
         output.tensors = built.tensors;
         let skipped = crate::fp8::config::skipped(&arch, &selection);
         output.config.set(None, "quantization_config", &config::quantization(storage, &skipped))?;
+        let mut warnings = crate::fp8::warnings(&arch, &selection);
+        warnings.extend(self.samples.report.warnings.iter().cloned());
         Ok(Stage {
             name: "quantize",
             options: self.options(storage),
@@ -162,7 +164,7 @@ impl Rewrite for Awq {
             units: built.units,
             dropped: built.dropped,
             decisions: selection.decisions(&arch, &storage.describe()),
-            warnings: crate::fp8::warnings(&arch, &selection),
+            warnings,
             work: Box::new(AwqWork {
                 arch,
                 config: input.config.clone(),

@@ -105,7 +105,7 @@ pub fn of_layer(arch: &Architecture, fates: &[Fate], config: &Config, n: usize) 
     let channel = straight(cols(&readers));
     add(norm("input_layernorm"), readers, channel, Judge::Mixer);
     let one = |role| with(&|r| r == role).first().copied();
-    let clamped = config.get("clip_qkv").is_some_and(|v| !v.is_null()) || std::env::var("NO_VO").is_ok();
+    let clamped = config.get("clip_qkv").is_some_and(|v| !v.is_null());
     if let (Some(v), Some(o), false) =
         (one(Role::Attention(Part::V)), one(Role::Attention(Part::O)), clamped)
     {
@@ -114,7 +114,7 @@ pub fn of_layer(arch: &Architecture, fates: &[Fate], config: &Config, n: usize) 
         let channel = (0..modules[o].cols).map(|c| c / dim / shared.max(1) * dim + c % dim).collect();
         add(Producer::Rows(v), vec![o], channel, Judge::Reader);
     }
-    if let Some(out) = one(Role::DeltaNet(Part::Out)).filter(|_| std::env::var("NO_GN").is_err()) {
+    if let Some(out) = one(Role::DeltaNet(Part::Out)) {
         let heads = config.count("linear_num_value_heads")?.unwrap_or(32).max(1);
         let dim = (modules[out].cols / heads).max(1);
         let channel = (0..modules[out].cols).map(|c| c % dim).collect();

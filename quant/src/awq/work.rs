@@ -194,7 +194,10 @@ impl Work for AwqWork {
     }
 
     fn conclude(&self, _: &[Note]) -> Result<Value> {
-        Ok(self.records.get().map_or(Value::Null, |r| report::summary(r.reports(), self.storage)))
+        let Some(records) = self.records.get() else { return Ok(Value::Null) };
+        let mut summary = report::summary(records.reports(), self.storage);
+        summary["calibration"] = serde_json::json!(self.awq.samples.report);
+        Ok(summary)
     }
 }
 

@@ -185,19 +185,6 @@ impl Visit<'_> {
         self.samples[samples.clone()].iter().map(|r| Span { start: 0, len: r.len() }).collect()
     }
 
-    /// Has `watch` see the first half of the layer at work on all samples, which stay where they are.
-    ///
-    /// # Errors
-    /// As [`Self::mix`].
-    pub fn look(&self, watch: Arc<dyn Watch>) -> Result<()> {
-        for batch in self.batches() {
-            self.progress.check()?;
-            let x = self.cpu.norm(&self.hidden.read(self.rows(&batch))?, &self.layer.norm_in)?;
-            self.mixed(&x, &self.spans(&batch), Some(watch.clone()))?;
-        }
-        Ok(())
-    }
-
     /// Moves all samples through the first half of the layer.
     ///
     /// # Errors
