@@ -11,6 +11,8 @@
 mod clip;
 mod config;
 mod descent;
+#[cfg(test)]
+mod exactness;
 mod fold;
 mod grid;
 mod layer;
