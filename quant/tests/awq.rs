@@ -160,7 +160,9 @@ fn smaller_groups_symmetric_grids_and_routed_experts_work() {
     };
     let base = Awq::new(calibration());
     let wide = away(base.clone());
-    assert!(away(Awq { group: 32, ..base.clone() }) < wide);
+    // Of nearest codes: what goes downhill from there ends by chance in one valley or another.
+    let nearest = |group| away(Awq { group, rounding: Rounding::Nearest, ..base.clone() });
+    assert!(nearest(32) < nearest(128));
     assert!(away(Awq { symmetric: true, ..base.clone() }) < 3.0 * wide);
     assert!(away(Awq { experts: Experts::Routed, ..base }) < 2.0 * wide);
 }

@@ -140,8 +140,11 @@ mod tests {
 
     #[test]
     fn least_loss_wins_and_identity_stays_where_nothing_helps() {
-        let towards = |target: f32| move |s: &[f32]| Ok(f64::from((s[2] / s[0] - target).abs()));
-        let found = search(&sizes(), towards(100f32.powf(0.45))).unwrap();
+        let towards = |target: f32| {
+            let away = |r: f32, t: f32| f64::from((r.ln() - t.ln()).abs());
+            move |s: &[f32]| Ok(away(s[2] / s[0], target.powi(2)) + away(s[1] / s[0], target))
+        };
+        let found = search(&sizes(), towards(10f32.powf(0.45))).unwrap();
         assert_eq!(found.candidate, Candidate::Inputs(0.45));
         let found = search(&sizes(), towards(1.0)).unwrap();
         assert_eq!((found.candidate, found.before), (Candidate::Identity, 0.0));

@@ -92,7 +92,9 @@ fn in_pool(task: &Task<'_>, visitor: &mut dyn Visitor) -> Result<Records> {
         return Ok(records);
     }
     let samples = ranges(task.samples);
-    task.progress.begin("calibrating: layers", model.layers() as u64);
+    // Bytes of weights, as everything else is counted in.
+    let bytes = task.input.index().total_bytes() / model.layers().max(1) as u64;
+    task.progress.begin("calibrating", bytes * model.layers() as u64);
     let mut hidden = embedded(task, &model.embedding()?, &cpu)?;
     for number in 0..model.layers() {
         task.progress.check()?;
@@ -112,7 +114,7 @@ fn in_pool(task: &Task<'_>, visitor: &mut dyn Visitor) -> Result<Records> {
             visitor.visit(&mut visit)?.write(task.folder, number)?;
             records.add(task.folder)?;
         }
-        task.progress.advance(1);
+        task.progress.advance(bytes);
     }
     Ok(records)
 }
