@@ -10,6 +10,7 @@ pub mod awq;
 pub mod calibration;
 pub mod fp8;
 mod pattern;
+pub mod report;
 mod select;
 mod shards;
 

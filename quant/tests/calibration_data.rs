@@ -252,7 +252,10 @@ fn faults_name_file_and_line() {
     assert!(e.what().contains("nothing to calibrate with") && e.class().exit_code() == 3, "{e}");
     assert_eq!(read(&[], model.path(), &OPTIONS).unwrap_err().class().exit_code(), 3);
     for options in [DataOptions { samples: 0, ..OPTIONS }, DataOptions { seq_len: 0, ..OPTIONS }] {
-        assert_eq!(read(&[ok.clone()], model.path(), &options).unwrap_err().class().exit_code(), 2);
+        assert_eq!(
+            read(std::slice::from_ref(&ok), model.path(), &options).unwrap_err().class().exit_code(),
+            2
+        );
     }
 }
 

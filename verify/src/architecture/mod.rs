@@ -21,6 +21,7 @@ pub use name::{Layer, Leaf, Names, Part, Place, Role};
 pub use unit::{Unit, UnitKind};
 
 use crate::checkpoint::{Config, TensorIndex, list_some};
+use crate::codec::int4::config::codes_per_word;
 use crate::error::{Error, Result};
 use crate::names::Shown;
 
@@ -48,7 +49,7 @@ impl Architecture {
                 .hint("fetch config.json again")
         })?;
         refuse_unknown(&names, layers, config, index)?;
-        let modules = module::modules(&names, index)?;
+        let modules = module::modules(&names, codes_per_word(config), index)?;
         let units = unit::units(&modules, config)?;
         complete::check(&names, layers, config, index)?;
         Ok(Architecture { names, layers, modules, units })

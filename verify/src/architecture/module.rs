@@ -31,8 +31,8 @@ pub struct Source {
     pub first_row: usize,
 }
 
-/// All modules, in file order; the modules of a stack in the order of its rows.
-pub(super) fn modules(names: &Names, index: &TensorIndex) -> Result<Vec<Module>> {
+/// All modules, in file order; the modules of a stack in the order of its rows. Packed words hold `per_word` codes.
+pub(super) fn modules(names: &Names, per_word: usize, index: &TensorIndex) -> Result<Vec<Module>> {
     let mut out = Vec::new();
     for t in index.tensors() {
         let Some(place) = names.read(&t.spec.name) else { continue };
@@ -40,7 +40,7 @@ pub(super) fn modules(names: &Names, index: &TensorIndex) -> Result<Vec<Module>>
             (Role::ExpertsGateUp, Leaf::Bare) => stack(t, place.layer, &[Part::Gate, Part::Up], &mut out)?,
             (Role::ExpertsDown, Leaf::Bare) => stack(t, place.layer, &[Part::Down], &mut out)?,
             (role, leaf) => {
-                let Some((rows, cols)) = matrix(t, role, leaf, place.module)? else { continue };
+                let Some((rows, cols)) = matrix(t, role, (leaf, per_word), place.module)? else { continue };
                 out.push(Module {
                     name: place.module.to_string(),
                     role,
@@ -56,7 +56,12 @@ pub(super) fn modules(names: &Names, index: &TensorIndex) -> Result<Vec<Module>>
 }
 
 /// Rows and columns of the matrix that `t` holds, if it holds one.
-fn matrix(t: &TensorMeta, role: Role, leaf: Leaf, module: &str) -> Result<Option<(usize, usize)>> {
+fn matrix(
+    t: &TensorMeta,
+    role: Role,
+    (leaf, per_word): (Leaf, usize),
+    module: &str,
+) -> Result<Option<(usize, usize)>> {
     let is_linear = match role {
         Role::Norm | Role::Convolution | Role::Decay | Role::Buffer | Role::Embedding | Role::KvCache => {
             false
@@ -71,10 +76,10 @@ fn matrix(t: &TensorMeta, role: Role, leaf: Leaf, module: &str) -> Result<Option
     let [down, across] = t.spec.shape[..] else {
         return Err(bad_shape(t, "two axes: [output, input]"));
     };
-    // Packed formats hold eight 4-bit codes in a word; AutoAWQ stores [input, output].
+    // AutoAWQ stores [input, output].
     Ok(Some(match leaf {
-        Leaf::Quantized("qweight") => (across * 8, down),
-        Leaf::Quantized(_) => (down, across * 8),
+        Leaf::Quantized("qweight") => (across * per_word, down),
+        Leaf::Quantized(_) => (down, across * per_word),
         _ => (down, across),
     }))
 }

@@ -8,22 +8,32 @@ use crate::codec::fp8::{BLOCK, Grid};
 use crate::dtype::Dtype;
 
 pub(super) fn faults(arch: &Architecture, format: &Fp8Config, index: &TensorIndex) -> Vec<Fault> {
+    let mut faults = half_quantized(arch, "FP8", |m| is_fp8(m, index));
+    if format.grid == Grid::Block {
+        for unit in arch.units().iter().filter(|u| u.is_merged()) {
+            let members = unit.members.iter().map(|&m| &arch.modules()[m]);
+            faults.extend(members.filter(|m| is_fp8(m, index)).find_map(|m| ragged(m, unit.kind)));
+        }
+    }
+    faults
+}
+
+/// Units of which some parts are quantized (`what` they then are) and others not.
+pub(super) fn half_quantized(
+    arch: &Architecture,
+    what: &str,
+    is_quantized: impl Fn(&Module) -> bool,
+) -> Vec<Fault> {
     let mut faults = Vec::new();
     for unit in arch.units().iter().filter(|u| u.is_merged()) {
         let members = || unit.members.iter().map(|&m| &arch.modules()[m]);
-        let plain: Vec<&str> = members().filter(|m| !is_fp8(m, index)).map(|m| m.name.as_str()).collect();
-        if plain.len() == unit.members.len() {
-            continue;
-        }
-        if let Some(first) = plain.first() {
-            let (n, all) = (unit.members.len() - plain.len(), unit.members.len());
+        let plain: Vec<&str> = members().filter(|m| !is_quantized(m)).map(|m| m.name.as_str()).collect();
+        let (n, all) = (unit.members.len() - plain.len(), unit.members.len());
+        if let (Some(first), true) = (plain.first(), n > 0) {
             faults.push(Fault::new(
                 &unit.name,
-                format!("is half quantized: {n} of its {all} parts are FP8, `{first}` is not; loaders fuse them and need all or none"),
+                format!("is half quantized: {n} of its {all} parts are {what}, `{first}` is not; loaders fuse them and need all or none"),
             ));
-        }
-        if format.grid == Grid::Block {
-            faults.extend(members().filter(|m| is_fp8(m, index)).find_map(|m| ragged(m, unit.kind)));
         }
     }
     faults

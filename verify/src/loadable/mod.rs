@@ -1,13 +1,16 @@
-//! Whether servers can load an FP8 folder, whoever made it: what their loaders look for, checked without
+//! Whether servers can load a quantized folder, whoever made it: what their loaders look for, checked without
 //! one. Every fault is found, each told in one sentence.
 //!
 //! ```text
 //!   quantization_config ─┐
 //!   names, shapes ───────┼▶ stored (per tensor) · units (fused) · skip list ─▶ faults
-//!   codes, scales ───────┘  values (every byte of FP8)
+//!   codes, scales ───────┘  values (every byte of FP8; the scales of packed integers)
 //! ```
+//!
+//! FP8 is here, packed integers are in `int4`.
 
 mod fused;
+mod int4;
 mod skip_list;
 mod stored;
 mod values;
@@ -16,11 +19,14 @@ use std::fmt;
 
 use serde::Serialize;
 
+use skip_list::SkipList;
+
 use crate::architecture::{Architecture, Family, Names};
-use crate::checkpoint::{Checkpoint, TensorReader};
+use crate::checkpoint::{Checkpoint, TensorMeta, TensorReader};
 use crate::codec::Fp8Config;
+use crate::codec::int4::Int4Config;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::names::Shown;
 use crate::progress::Progress;
 
@@ -45,40 +51,61 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Checks an FP8 folder, values included (every FP8 byte is read once). A folder that is not quantized has
-/// no faults of this kind.
+/// Checks a folder in FP8 or in packed integers, values included (every FP8 byte is read once). A folder that is not
+/// quantized has no faults of this kind.
 ///
 /// # Errors
 /// Exit 3 for a family or a quantization format that is not known; read errors; exit 130 when stopped.
 pub fn check(checkpoint: &Checkpoint, progress: &dyn Progress) -> Result<Vec<Fault>> {
     let (config, index) = (checkpoint.config(), checkpoint.index());
     let family = Family::of(config)?;
+    let names = Names::detect(family, index);
+    if let Some(format) = Int4Config::of(config)? {
+        return int4::faults(&names, &format, checkpoint, progress);
+    }
     let Some(format) = Fp8Config::of(config)? else {
         return Ok(unannounced(checkpoint));
     };
-    let names = Names::detect(family, index);
     let mut faults = stored::faults(&names, &format, index);
     match Architecture::of(config, index) {
         Ok(arch) => {
             faults.extend(fused::faults(&arch, &format, index));
-            faults.extend(skip_list::faults(&arch, &format, index)?);
+            let list = SkipList {
+                method: format.method,
+                entries: &format.skipped,
+                what: "FP8",
+                is_quantized: &|m| fused::is_fp8(m, index),
+            };
+            faults.extend(skip_list::faults(&arch, &list, index)?);
         }
         // What is unknown or missing; told by tensor above where it is a single one.
-        Err(e) => {
-            faults.push(Fault::new("config.json", format!("does not fit the tensors: {}", one_line(&e))))
-        }
+        Err(e) => faults.push(unfit(&e)),
     }
     faults.extend(missing_mtp(checkpoint)?);
     faults.extend(values::faults(&format, checkpoint, progress)?);
     Ok(faults)
 }
 
-/// FP8 weights that the config does not speak of.
+/// Codes that the config does not speak of.
 fn unannounced(checkpoint: &Checkpoint) -> Vec<Fault> {
-    let codes = checkpoint.index().tensors().iter().filter(|t| t.spec.dtype == Dtype::F8_E4M3);
-    codes
-        .map(|t| Fault::new(&t.spec.name, "is FP8, but config.json has no `quantization_config`: servers would read its codes as numbers"))
-        .collect()
+    let fault = |t: &TensorMeta| {
+        let packed = int4::is_codes(&t.spec.name);
+        let what = match (t.spec.dtype == Dtype::F8_E4M3, packed) {
+            (true, _) => "is FP8",
+            (_, true) => "holds packed codes",
+            _ => return None,
+        };
+        let sentence = format!(
+            "{what}, but config.json has no `quantization_config`: servers would read its codes as numbers"
+        );
+        Some(Fault::new(&t.spec.name, sentence))
+    };
+    checkpoint.index().tensors().iter().filter_map(fault).collect()
+}
+
+/// Tensors that do not make a model of the family.
+fn unfit(e: &Error) -> Fault {
+    Fault::new("config.json", format!("does not fit the tensors: {}", one_line(e)))
 }
 
 /// The multi-token-prediction block that the config counts. Converters built on transformers lose it.
@@ -91,6 +118,6 @@ fn missing_mtp(checkpoint: &Checkpoint) -> Result<Option<Fault>> {
     }))
 }
 
-fn one_line(e: &crate::error::Error) -> String {
+fn one_line(e: &Error) -> String {
     e.to_string().lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }

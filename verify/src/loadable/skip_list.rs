@@ -9,36 +9,48 @@ use std::collections::HashSet;
 use fancy_regex::Regex;
 
 use super::Fault;
-use super::fused::is_fp8;
 use crate::architecture::{Architecture, Module, Role};
 use crate::checkpoint::TensorIndex;
-use crate::codec::Fp8Config;
 use crate::codec::fp8_config::Method;
 use crate::error::{Error, Result};
 use crate::names::Shown;
 
-pub(super) fn faults(arch: &Architecture, format: &Fp8Config, index: &TensorIndex) -> Result<Vec<Fault>> {
+/// A skip list, and what is quantized.
+pub(super) struct SkipList<'a> {
+    /// Whose loader reads it.
+    pub method: Method,
+    /// Its entries.
+    pub entries: &'a [String],
+    /// What quantized modules are, such as `FP8`.
+    pub what: &'a str,
+    /// Which they are.
+    pub is_quantized: &'a dyn Fn(&Module) -> bool,
+}
+
+pub(super) fn faults(arch: &Architecture, list: &SkipList<'_>, index: &TensorIndex) -> Result<Vec<Fault>> {
     let entries: Vec<Entry<'_>> =
-        format.skipped.iter().map(|text| Entry::new(text, format.method)).collect::<Result<_>>()?;
-    let listed: HashSet<&str> = format.skipped.iter().map(String::as_str).collect();
+        list.entries.iter().map(|text| Entry::new(text, list.method)).collect::<Result<_>>()?;
+    let listed: HashSet<&str> = list.entries.iter().map(String::as_str).collect();
     let mut used: Vec<bool> = entries.iter().map(|e| e.text == "lm_head").collect();
     let mut faults = Vec::new();
-    let mut seen_modules = HashSet::new();
     for m in arch.modules() {
         let hits: Vec<usize> = (0..entries.len()).filter(|&e| entries[e].hits(&m.name)).collect();
         hits.iter().for_each(|&e| used[e] = true);
-        seen_modules.insert(m.name.as_str());
         let exact = listed.contains(m.name.as_str()) || in_listed_experts(m, &listed);
-        let covered = match format.method {
+        let covered = match list.method {
             Method::Fp8 => exact,
             Method::CompressedTensors => exact || !hits.is_empty(),
         };
         let by = |hits: &[usize]| hits.first().map(|&e| Shown(entries[e].text).to_string());
-        match (is_fp8(m, index), covered, by(&hits)) {
+        match ((list.is_quantized)(m), covered, by(&hits)) {
             (true, false, None) | (false, true, _) => {}
             (true, _, by) => faults.push(Fault::new(
                 &m.name,
-                format!("is FP8, but the skip list says 16 bit (entry `{}`)", by.unwrap_or_else(|| m.name.clone())),
+                format!(
+                    "is {}, but the skip list says 16 bit (entry `{}`)",
+                    list.what,
+                    by.unwrap_or_else(|| m.name.clone())
+                ),
             )),
             (false, false, Some(by)) => faults.push(Fault::new(
                 &m.name,
@@ -50,19 +62,20 @@ pub(super) fn faults(arch: &Architecture, format: &Fp8Config, index: &TensorInde
             )),
         }
     }
-    // Entries may also name modules that are no matrices, such as convolutions and norms.
-    let others: HashSet<&str> = index
-        .tensors()
-        .iter()
-        .filter_map(|t| arch.names().read(&t.spec.name).map(|p| p.module))
-        .filter(|module| !seen_modules.contains(module))
-        .collect();
+    let others = others(arch, index);
     for (entry, used) in entries.iter().zip(used) {
         if !used && !others.iter().any(|o| entry.hits(o)) {
             faults.push(Fault::new(entry.text, "stands in the skip list and matches no module"));
         }
     }
     Ok(faults)
+}
+
+/// Modules that are no matrices, such as convolutions and norms; entries may name them too.
+pub(super) fn others<'a>(arch: &'a Architecture, index: &'a TensorIndex) -> HashSet<&'a str> {
+    let matrices: HashSet<&str> = arch.modules().iter().map(|m| m.name.as_str()).collect();
+    let modules = index.tensors().iter().filter_map(|t| arch.names().read(&t.spec.name).map(|p| p.module));
+    modules.filter(|module| !matrices.contains(module)).collect()
 }
 
 /// True for an expert whose block is named by an entry, as vLLM takes it.

@@ -64,7 +64,7 @@ fn weight(
 }
 
 /// Why servers never load a module of this role as FP8.
-fn never_quantized(role: Role) -> Option<&'static str> {
+pub(super) fn never_quantized(role: Role) -> Option<&'static str> {
     Some(match role {
         Role::Router => "servers build the router in 16 bit",
         Role::SharedExpertGate => "servers build the gate of the shared expert in 16 bit",

@@ -51,7 +51,7 @@ fn codes(checkpoint: &Checkpoint, t: &TensorSpec) -> Result<Option<Fault>> {
     }))
 }
 
-fn scales(checkpoint: &Checkpoint, t: &TensorSpec, float: Float) -> Result<Option<Fault>> {
+pub(super) fn scales(checkpoint: &Checkpoint, t: &TensorSpec, float: Float) -> Result<Option<Fault>> {
     let values = float.to_f32(&checkpoint.read(&t.name)?);
     let bad = |v: &f32| !(v.is_finite() && *v > 0.0);
     let count = values.iter().filter(|&v| bad(v)).count();

@@ -18,7 +18,7 @@ const STYLE: &str = include_str!("report.css");
 /// The whole page.
 pub fn page(report: &Report<'_>) -> String {
     let word = word_of(report);
-    let title = escape(&format!("{word}: {} with {}", report.model, report.evaluation.parser));
+    let title = format!("{word}: {} with {}", report.model, report.evaluation.parser);
     let parts = [
         header(report),
         findings(report),
@@ -27,12 +27,17 @@ pub fn page(report: &Report<'_>) -> String {
         times(report),
         transcripts(report),
     ];
+    document(&title, &parts.concat())
+}
+
+/// A page of its own around `body`, in the style of all reports. `title` is plain text.
+pub fn document(title: &str, body: &str) -> String {
+    let title = escape(title);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{}</main>\n</body>\n</html>\n",
-        parts.concat()
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n"
     )
 }
 

@@ -19,8 +19,9 @@ pub use evaluate::{
     CaseScore, ClassScore, Evaluation, FoundCall, MatrixRow, Speed, Stability, evaluate, matrix, stability,
 };
 pub use format::{Case, SCHEMA, Step, Suite};
+pub use html::document;
 pub use reading::{Read, Reading, special_texts};
-pub use report::{Form, Report};
+pub use report::{Form, Report, escape};
 pub use run::{MAX_NEW, Running, Transcript, run};
 pub use score::{Score, score};
 pub use verdict::{Verdict, judge};

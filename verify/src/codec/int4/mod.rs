@@ -8,12 +8,14 @@
 //!
 //! Codes and zeros are unsigned here as they are stored: what compressed-tensors counts from -8 is kept as 0 to 15.
 
+pub mod config;
 pub mod layout;
 pub mod pack;
 pub mod quantize;
 #[cfg(test)]
 mod references;
 
+pub use config::Int4Config;
 pub use layout::{Layout, Matrix, Part};
 pub use quantize::{Group, Quantized, Refused, Rule, Zeros, quantize, quantize_group, round};
 

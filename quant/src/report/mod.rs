@@ -1,0 +1,61 @@
+//! What calibration found, as figures and as a page to look at.
+
+mod html;
+
+use serde::{Deserialize, Serialize};
+
+pub use html::page;
+
+/// Experts that fewer tokens than this chose were calibrated on next to nothing.
+pub const FLOOR: u64 = 16;
+
+/// Figures of a calibrated quantization.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Every group of linears that was searched, in the order of the model.
+    pub errors: Vec<LayerError>,
+    /// Tokens that chose each expert, layer by layer; empty for dense models.
+    pub experts: Vec<ExpertTokens>,
+}
+
+/// Mean squared error of a group's output on the calibration tokens, relative to the output itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerError {
+    /// Number of the layer.
+    pub layer: usize,
+    /// The group, by what feeds it, such as `input_layernorm`.
+    pub group: String,
+    /// The exponent that was chosen; `None` where the weights stay as they are.
+    pub ratio: Option<f64>,
+    /// Rounded to nearest.
+    pub rtn: f64,
+    /// As it was written.
+    pub awq: f64,
+}
+
+/// Tokens that the router gave to each expert of a layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExpertTokens {
+    /// Number of the layer.
+    pub layer: usize,
+    /// One count for each expert.
+    pub tokens: Vec<u64>,
+}
+
+impl Calibration {
+    /// The groups with the largest error as written, largest first.
+    pub fn worst(&self, count: usize) -> Vec<&LayerError> {
+        let mut all: Vec<&LayerError> = self.errors.iter().collect();
+        all.sort_by(|a, b| b.awq.total_cmp(&a.awq).then(a.layer.cmp(&b.layer)));
+        all.truncate(count);
+        all
+    }
+
+    /// Mean errors, rounded to nearest and as written.
+    pub fn means(&self) -> (f64, f64) {
+        let mean = |of: fn(&LayerError) -> f64| {
+            self.errors.iter().map(of).sum::<f64>() / self.errors.len().max(1) as f64
+        };
+        (mean(|e| e.rtn), mean(|e| e.awq))
+    }
+}
