@@ -4,6 +4,7 @@
 
 mod support;
 
+mod awq;
 mod checksum;
 mod generate;
 mod help;
