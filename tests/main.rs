@@ -7,6 +7,7 @@ mod support;
 #[path = "support/stand_in.rs"]
 mod stand_in;
 
+mod awq;
 mod baseline;
 mod checksum;
 mod diagnosis;

@@ -6,6 +6,7 @@
 //!                                  │ dimensions of the scheme         in the source's shards
 //! ```
 
+pub mod awq;
 pub mod calibration;
 pub mod fp8;
 mod pattern;
@@ -13,5 +14,6 @@ pub mod report;
 mod select;
 mod shards;
 
+pub use awq::Awq;
 pub use fp8::{Activations, Fp8, Scheme, Tails};
 pub use pattern::Pattern;

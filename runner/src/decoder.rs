@@ -105,6 +105,17 @@ pub struct Step<'a, B: Backend> {
     pub angles: B::Tensor,
 }
 
+impl<'a, B: Backend> Step<'a, B> {
+    /// What layers of this rotary embedding need to know of a step of these spans.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub fn new(rope: &Rope, backend: &'a B, spans: &'a [Span]) -> Result<Self> {
+        let (shape, angles) = rope.angles(spans);
+        Ok(Step { backend, spans, angles: backend.tensor(shape, angles)? })
+    }
+}
+
 impl<B: Backend> Decoder<B> {
     /// A sequence without tokens.
     ///
@@ -139,8 +150,7 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// The machine's.
     pub fn step<'a>(&self, backend: &'a B, spans: &'a [Span]) -> Result<Step<'a, B>> {
-        let (shape, angles) = self.rope.angles(spans);
-        Ok(Step { backend, spans, angles: backend.tensor(shape, angles)? })
+        Step::new(&self.rope, backend, spans)
     }
 
     /// Feeds the parts and returns the wanted logits `[wanted rows, vocab]`, part by part.
@@ -212,16 +222,34 @@ impl<B: Backend> Layer<B> {
     /// Adds the layer's two halves to the residual stream `h` `[tokens, hidden]`.
     ///
     /// # Errors
-    /// The machine's.
+    /// The machine's. (So for all that follow.)
     pub fn forward(&self, step: &Step<B>, h: &mut B::Tensor, memories: Vec<&mut Memory<B>>) -> Result<()> {
-        let b = step.backend;
-        let x = b.norm(h, &self.norm_in)?;
-        let y = match &self.mixer {
-            Mixer::Attention(attention) => attention.forward(step, &x, memories)?,
-            Mixer::Delta(delta) => delta.forward(step, &x, memories)?,
+        let x = step.backend.norm(h, &self.norm_in)?;
+        step.backend.add(h, &self.mixer.forward(step, &x, memories)?)?;
+        let x = step.backend.norm(h, &self.norm_post)?;
+        step.backend.add(h, &self.mlp.forward(step.backend, &x)?)
+    }
+
+    /// Every linear layer of it, for replacing weights.
+    pub fn linears_mut(&mut self) -> Vec<&mut Linear<B>> {
+        let mut all = match &mut self.mixer {
+            Mixer::Attention(a) => vec![&mut a.q, &mut a.k, &mut a.v, &mut a.o],
+            Mixer::Delta(d) => d.linears_mut(),
         };
-        b.add(h, &y)?;
-        let x = b.norm(h, &self.norm_post)?;
-        b.add(h, &self.mlp.forward(b, &x)?)
+        all.extend(self.mlp.linears_mut());
+        all
+    }
+}
+
+impl<B: Backend> Mixer<B> {
+    /// `x` `[tokens, hidden]`, normalised, to the same shape.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub fn forward(&self, step: &Step<B>, x: &B::Tensor, memories: Vec<&mut Memory<B>>) -> Result<B::Tensor> {
+        match self {
+            Mixer::Attention(attention) => attention.forward(step, x, memories),
+            Mixer::Delta(delta) => delta.forward(step, x, memories),
+        }
     }
 }

@@ -55,7 +55,7 @@ impl<B: Backend> Model<B> {
     /// Exit 3 where the checkpoint holds a model that cannot be run; and the backend's errors.
     pub fn on(backend: B, checkpoint: &Checkpoint, options: &Options) -> Result<Self> {
         let map = Arc::new(checkpoint.map()?);
-        let decoder = families::build(&map, checkpoint.config(), &backend)?;
+        let decoder = families::blueprint(&map, checkpoint.config(), &backend)?.decoder()?;
         let stop = stop_tokens(checkpoint.dir(), checkpoint.config())?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads.unwrap_or(0))

@@ -10,7 +10,9 @@ use super::Parts;
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
   prep quantize MODEL --out MODEL-FP8 --fp8
-  prep quantize MODEL --out FP8 --fp8 --scheme channel --ignore 'model.layers.0.*' --dry-run")]
+  prep quantize MODEL --out FP8 --fp8 --scheme channel --ignore 'model.layers.0.*' --dry-run
+  prep quantize MODEL --out MODEL-AWQ --awq --calibration traffic.jsonl
+  prep quantize MODEL --out MODEL-AWQ --awq --format autoawq --group-size 64")]
 pub struct Quantize {
     /// Folder of the model
     pub model: PathBuf,
@@ -18,11 +20,16 @@ pub struct Quantize {
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// 8-bit floating point weights (E4M3)
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "awq", conflicts_with = "awq")]
     pub fp8: bool,
-    /// How scales are shared out
-    #[arg(long, value_enum, default_value_t = Scheme::Block)]
+    /// 4-bit integer weights (AWQ), calibrated layer by layer
+    #[arg(long)]
+    pub awq: bool,
+    /// FP8: how scales are shared out
+    #[arg(long, value_enum, default_value_t = Scheme::Block, conflicts_with = "awq")]
     pub scheme: Scheme,
+    #[command(flatten)]
+    pub integers: Integers,
     /// Leave modules in 16 bit: a glob, or `re:` and a regular expression; may be repeated
     #[arg(long, value_name = "PATTERN")]
     pub ignore: Vec<String>,
@@ -37,13 +44,87 @@ pub struct Quantize {
     pub kv_cache: bool,
     /// Also quantize matrices that do not fill their 128 x 128 blocks, where servers do not fuse them (vLLM loads
     /// them, transformers does not)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "awq")]
     pub quantize_tails: bool,
     #[command(flatten)]
     pub parts: Parts,
     /// Print the plan and stop
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Options of `--awq`.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "AWQ")]
+pub struct Integers {
+    /// Samples to calibrate on, one JSON object a line: `messages` (and `tools`), `text`, or `input_ids` [default: a
+    /// built-in set of English, Chinese, code and tool calls]
+    #[arg(long, value_name = "FILE", conflicts_with = "fp8")]
+    pub calibration: Option<PathBuf>,
+    /// Sequences to calibrate on
+    #[arg(long, value_name = "N", default_value_t = 128, conflicts_with = "fp8")]
+    pub samples: usize,
+    /// Tokens of a sequence at most
+    #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "fp8")]
+    pub seq_len: usize,
+    /// Names and packing of the result
+    #[arg(long, value_enum, default_value_t = Packing::CompressedTensors, conflicts_with = "fp8")]
+    pub format: Packing,
+    /// Weights under one scale: 32, 64 or 128
+    #[arg(long, value_name = "N", default_value_t = 128, conflicts_with = "fp8")]
+    pub group_size: usize,
+    /// Bits of a weight: 4 or 8
+    #[arg(long, value_name = "N", default_value_t = 4, conflicts_with = "fp8")]
+    pub bits: u32,
+    /// No stored zeros: half the range on either side
+    #[arg(long, conflicts_with = "fp8")]
+    pub symmetric: bool,
+    /// Whether ranges are narrowed where that loses less
+    #[arg(long, value_enum, default_value_t = Clip::Search, num_args = 0..=1, default_missing_value = "search", conflicts_with = "fp8")]
+    pub clip: Clip,
+    /// How codes are found: nearest, or from there downhill in the error on the calibration data
+    #[arg(long, value_enum, default_value_t = Rounding::Descent, conflicts_with = "fp8")]
+    pub rounding: Rounding,
+    /// Which tokens an expert is calibrated on: all, or those that the router sends to it
+    #[arg(long, value_enum, default_value_t = Experts::All, conflicts_with = "fp8")]
+    pub experts: Experts,
+}
+
+/// Names and packing of integer weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Packing {
+    /// compressed-tensors `pack-quantized`
+    CompressedTensors,
+    /// AutoAWQ `gemm`
+    #[value(alias = "awq")]
+    Autoawq,
+}
+
+/// Ranges of groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Clip {
+    /// From the smallest to the largest weight
+    Off,
+    /// Narrower where that loses less, but for query and key
+    Search,
+}
+
+/// How codes are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rounding {
+    /// The nearest code
+    Nearest,
+    /// From the nearest codes downhill: neighbours make up for each other's errors
+    Descent,
+}
+
+/// What experts are calibrated on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Experts {
+    /// All tokens, so that no expert goes without
+    All,
+    /// Only the tokens that the router sends there
+    Routed,
 }
 
 /// FP8 schemes.

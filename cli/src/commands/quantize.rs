@@ -1,15 +1,24 @@
 //! `prep quantize`: a model in fewer bits.
 
-use quant::{Activations, Fp8, Pattern, Tails};
-use verify::Result;
+use quant::awq::Layout;
+use quant::calibration::data::{DataOptions, Samples};
+use quant::{Activations, Awq, Fp8, Pattern, Tails};
 use verify::codec::Dequantize;
 use verify::rewrite::Rewrite;
+use verify::{Error, Result};
 
 use super::rewrite::{Job, whole};
-use crate::args::{Global, Quantize, Scheme};
+use crate::args::{Clip, Experts, Global, Packing, Quantize, Rounding, Scheme};
 use crate::output::Output;
 
 pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
+    match args.awq {
+        true => rewrite(args, &awq(args)?, global, output),
+        false => rewrite(args, &fp8(args)?, global, output),
+    }
+}
+
+fn fp8(args: &Quantize) -> Result<Fp8> {
     let mut quantize = stage(args.scheme, &args.ignore)?;
     quantize.activations = match (args.kv_cache, args.static_activations) {
         (true, _) => Activations::StaticCache,
@@ -19,11 +28,50 @@ pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
     if args.quantize_tails {
         quantize.tails = Tails::QuantizeUnfused;
     }
+    Ok(quantize)
+}
+
+fn awq(args: &Quantize) -> Result<Awq> {
+    if args.parts.part.is_some() {
+        return Err(Error::usage("--awq cannot be done in parts").found("--part").hint(
+            "calibration walks through all layers in order; an interrupted run continues where it stopped",
+        ));
+    }
+    let i = &args.integers;
+    let options = DataOptions { samples: i.samples, seq_len: i.seq_len, ..DataOptions::default() };
+    let samples = Samples::read(i.calibration.as_deref(), &args.model, &options)?;
+    Ok(Awq {
+        layout: match i.format {
+            Packing::CompressedTensors => Layout::PackQuantized,
+            Packing::Autoawq => Layout::AwqGemm,
+        },
+        bits: i.bits,
+        group: i.group_size,
+        symmetric: i.symmetric,
+        clip: match i.clip {
+            Clip::Off => quant::awq::Clip::Off,
+            Clip::Search => quant::awq::Clip::Search,
+        },
+        rounding: match i.rounding {
+            Rounding::Nearest => quant::awq::Rounding::Nearest,
+            Rounding::Descent => quant::awq::Rounding::Descent,
+        },
+        experts: match i.experts {
+            Experts::All => quant::awq::Experts::All,
+            Experts::Routed => quant::awq::Experts::Routed,
+        },
+        ignore: patterns(&args.ignore)?,
+        ..Awq::new(samples)
+    })
+}
+
+fn rewrite(args: &Quantize, quantize: &dyn Rewrite, global: &Global, output: &Output) -> Result<u8> {
     let stages: Vec<&dyn Rewrite> = match args.from_quantized {
-        true => vec![&Dequantize, &quantize],
-        false => vec![&quantize],
+        true => vec![&Dequantize, quantize],
+        false => vec![quantize],
     };
-    let job = Job { base: &args.model, stages, inputs: Vec::new(), out: &args.out, parts: args.parts };
+    let inputs = args.integers.calibration.iter().cloned().collect();
+    let job = Job { base: &args.model, stages, inputs, out: &args.out, parts: args.parts };
     let out = args.out.display();
     let next = format!("prep template embed {out}, then prep verify {out} --parser NAME");
     whole(&job, args.dry_run, &next, global, output)
@@ -37,6 +85,9 @@ pub fn stage(scheme: Scheme, ignore: &[String]) -> Result<Fp8> {
         Scheme::Tensor => quant::Scheme::Tensor,
         Scheme::CompressedBlock => quant::Scheme::CompressedBlock,
     };
-    let ignore = ignore.iter().map(|p| Pattern::parse(p)).collect::<Result<_>>()?;
-    Ok(Fp8 { scheme, ignore, ..Fp8::default() })
+    Ok(Fp8 { scheme, ignore: patterns(ignore)?, ..Fp8::default() })
+}
+
+fn patterns(ignore: &[String]) -> Result<Vec<Pattern>> {
+    ignore.iter().map(|p| Pattern::parse(p)).collect()
 }

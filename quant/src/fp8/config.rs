@@ -6,6 +6,8 @@ use verify::architecture::{Architecture, Role};
 use super::Scheme;
 use crate::select::{Fate, Selection};
 
+const FLOAT: &str = "float-quantized";
+
 /// Modules in 16 bit, sorted, one path each, without `.weight`: vLLM compares whole paths, transformers
 /// takes them as prefixes and endings, so nothing shorter says the same to both.
 pub fn skipped(arch: &Architecture, selection: &Selection) -> Vec<String> {
@@ -39,16 +41,16 @@ pub fn quantization(scheme: Scheme, skipped: &[String]) -> Value {
         Scheme::CompressedBlock => {
             let mut weights = arguments("block", Value::Null, false);
             weights["block_structure"] = json!([128, 128]);
-            compressed_tensors(weights, arguments("group", json!(128), true), skipped)
+            compressed_tensors(FLOAT, weights, arguments("group", json!(128), true), skipped)
         }
         Scheme::Channel => {
             let tokens = arguments("token", Value::Null, true);
-            compressed_tensors(arguments("channel", Value::Null, false), tokens, skipped)
+            compressed_tensors(FLOAT, arguments("channel", Value::Null, false), tokens, skipped)
         }
         // vLLM's expert layers take per-tensor weights only together with per-tensor activations.
         Scheme::Tensor => {
             let activations = arguments("tensor", Value::Null, true);
-            compressed_tensors(arguments("tensor", Value::Null, false), activations, skipped)
+            compressed_tensors(FLOAT, arguments("tensor", Value::Null, false), activations, skipped)
         }
     }
 }
@@ -65,12 +67,17 @@ fn arguments(strategy: &str, group_size: Value, dynamic: bool) -> Value {
 }
 
 /// As the library of that name writes it. The format stands in the group too: expert layers read it there.
-fn compressed_tensors(weights: Value, activations: Value, skipped: &[String]) -> Value {
+pub(crate) fn compressed_tensors(
+    format: &str,
+    weights: Value,
+    activations: Value,
+    skipped: &[String],
+) -> Value {
     json!({
         "quant_method": "compressed-tensors",
         "quantization_status": "compressed",
         "version": "0.20.0",
-        "format": "float-quantized",
+        "format": format,
         "global_compression_ratio": null,
         "kv_cache_scheme": null,
         "sparsity_config": {},
@@ -79,7 +86,7 @@ fn compressed_tensors(weights: Value, activations: Value, skipped: &[String]) ->
         "config_groups": {
             "group_0": {
                 "targets": ["Linear"],
-                "format": "float-quantized",
+                "format": format,
                 "weights": weights,
                 "input_activations": activations,
                 "output_activations": null,

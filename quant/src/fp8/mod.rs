@@ -1,6 +1,6 @@
 //! FP8: codes of 8 bits with scales over blocks, rows or whole matrices. Needs no calibration data.
 
-mod config;
+pub(crate) mod config;
 mod layout;
 mod loss;
 mod parallel;
@@ -91,8 +91,11 @@ impl Rewrite for Fp8 {
         let skipped = config::skipped(&arch, &selection);
         output.config.set(None, "quantization_config", &config::quantization(self.scheme, &skipped))?;
         let mut decisions = selection.decisions(&arch, self.scheme.describe());
-        let mut warnings = self.warnings(&arch, &selection);
+        let mut warnings = warnings(&arch, &selection);
         if self.scheme.grid() == Grid::Block {
+            if !selection.fates.contains(&Fate::Quantize) {
+                warnings.push("--scheme channel has no blocks to fill".into());
+            }
             let sizes = parallel::sizes(&arch, &selection, &input.config)?;
             advise_on_parallelism(&sizes, &mut decisions, &mut warnings);
         }
@@ -153,35 +156,6 @@ impl Fp8 {
         };
         json!({"format": self.scheme.describe(), "ignore": ignore, "tails": tails})
     }
-
-    fn warnings(&self, arch: &Architecture, selection: &Selection) -> Vec<String> {
-        let unused = selection.unused.iter();
-        let mut warnings: Vec<String> =
-            unused.map(|p| format!("--ignore {} matches no module", Shown(p))).collect();
-        let left_out = selection.left_out.iter().filter(|(_, reason)| !reason.starts_with("--ignore"));
-        // The same unit of every layer is told once, by its first.
-        let mut kinds: Vec<(String, usize, String)> = Vec::new();
-        for (unit, reason) in left_out {
-            let name = &arch.units()[*unit].name;
-            match kinds.iter_mut().find(|(kind, ..)| *kind == without_numbers(name)) {
-                Some((_, n, _)) => *n += 1,
-                None => kinds.push((without_numbers(name), 1, format!("`{name}` ({reason})"))),
-            }
-        }
-        let told: Vec<String> = kinds
-            .into_iter()
-            .map(|(kind, n, first)| if n == 1 { first } else { format!("{n} x `{kind}`, such as {first}") })
-            .collect();
-        if !told.is_empty() {
-            warnings.push(format!("left in 16 bit: {}", list_some(&told)));
-        }
-        if !selection.fates.contains(&Fate::Quantize) {
-            warnings.push(
-                "nothing was quantized: every linear stays in 16 bit; see the decisions (--scheme channel has no blocks to fill)".into(),
-            );
-        }
-        warnings
-    }
 }
 
 /// Tells the tensor-parallel sizes, and warns where hardly any is left.
@@ -202,7 +176,35 @@ fn advise_on_parallelism(sizes: &Sizes, decisions: &mut Vec<Decision>, warnings:
     }
 }
 
-fn refuse_quantized(input: &ModelView) -> Result<()> {
+/// What the user should know of modules that stay in 16 bit.
+pub(crate) fn warnings(arch: &Architecture, selection: &Selection) -> Vec<String> {
+    let unused = selection.unused.iter();
+    let mut warnings: Vec<String> =
+        unused.map(|p| format!("--ignore {} matches no module", Shown(p))).collect();
+    let left_out = selection.left_out.iter().filter(|(_, reason)| !reason.starts_with("--ignore"));
+    // The same unit of every layer is told once, by its first.
+    let mut kinds: Vec<(String, usize, String)> = Vec::new();
+    for (unit, reason) in left_out {
+        let name = &arch.units()[*unit].name;
+        match kinds.iter_mut().find(|(kind, ..)| *kind == without_numbers(name)) {
+            Some((_, n, _)) => *n += 1,
+            None => kinds.push((without_numbers(name), 1, format!("`{name}` ({reason})"))),
+        }
+    }
+    let told: Vec<String> = kinds
+        .into_iter()
+        .map(|(kind, n, first)| if n == 1 { first } else { format!("{n} x `{kind}`, such as {first}") })
+        .collect();
+    if !told.is_empty() {
+        warnings.push(format!("left in 16 bit: {}", list_some(&told)));
+    }
+    if !selection.fates.contains(&Fate::Quantize) {
+        warnings.push("nothing was quantized: every linear stays in 16 bit; see the decisions".into());
+    }
+    warnings
+}
+
+pub(crate) fn refuse_quantized(input: &ModelView) -> Result<()> {
     let Some(q) = input.config.quantization() else { return Ok(()) };
     let method = q.get("quant_method").and_then(|m| m.as_str()).unwrap_or("unknown");
     Err(Error::input(format!("{} is quantized already", Shown::path(input.config.path())))

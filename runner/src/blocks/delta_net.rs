@@ -134,6 +134,16 @@ impl<B: Backend> DeltaNet<B> {
         Ok(DeltaNet { rule, out, inputs })
     }
 
+    /// Every linear layer of it.
+    pub fn linears_mut(&mut self) -> Vec<&mut Linear<B>> {
+        let mut all = match &mut self.inputs {
+            Inputs::Grouped { qkvz, ba, .. } => vec![qkvz, ba],
+            Inputs::Flat { qkv, z, b, a } => vec![qkv, z, b, a],
+        };
+        all.push(&mut self.out);
+        all
+    }
+
     /// `x` `[tokens, hidden]` to the same shape.
     ///
     /// # Errors

@@ -131,6 +131,22 @@ impl<B: Backend> Mlp<B> {
         Ok(Mlp::Moe(Moe { router, routing: c.routing, experts, shared, log: RouterLog::default() }))
     }
 
+    /// Every linear layer of it.
+    pub fn linears_mut(&mut self) -> Vec<&mut Linear<B>> {
+        match self {
+            Mlp::Dense(mlp) => mlp.linears_mut().into(),
+            Mlp::Moe(moe) => {
+                let mut all = vec![&mut moe.router];
+                all.extend(moe.experts.iter_mut().flat_map(SwiGlu::linears_mut));
+                if let Some((shared, gate)) = &mut moe.shared {
+                    all.extend(shared.linears_mut());
+                    all.push(gate);
+                }
+                all
+            }
+        }
+    }
+
     /// `x` `[tokens, hidden]` to the same shape.
     ///
     /// # Errors
@@ -155,14 +171,26 @@ impl<B: Backend> Mlp<B> {
 }
 
 impl<B: Backend> SwiGlu<B> {
+    fn linears_mut(&mut self) -> [&mut Linear<B>; 3] {
+        [&mut self.gate, &mut self.up, &mut self.down]
+    }
+
     /// `down(silu(gate(x)) * up(x))`.
     ///
     /// # Errors
     /// The machine's.
     pub fn forward(&self, b: &B, x: &B::Tensor) -> Result<B::Tensor> {
-        let [gate, up] = b.linear(x, [&self.gate, &self.up])?;
-        let [y] = b.linear(&b.swiglu(gate, &up)?, [&self.down])?;
+        let [y] = b.linear(&self.inner(b, x)?, [&self.down])?;
         Ok(y)
+    }
+
+    /// What goes into `down`: `silu(gate(x)) * up(x)`, `[tokens, inter]`.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub fn inner(&self, b: &B, x: &B::Tensor) -> Result<B::Tensor> {
+        let [gate, up] = b.linear(x, [&self.gate, &self.up])?;
+        b.swiglu(gate, &up)
     }
 }
 

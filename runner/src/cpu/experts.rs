@@ -7,12 +7,7 @@ use crate::backend::{Divide, Routing, SwiGlu};
 
 /// For each token the sum over its experts, in the order of the experts, of weight times output.
 pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Array {
-    let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); experts.len()];
-    for (token, logits) in router.each_row().enumerate() {
-        for (expert, weight) in choose(cpu.isa, logits, routing) {
-            visits[expert].push((token, weight));
-        }
-    }
+    let visits = visits(cpu.isa, router, routing);
     let busy: Vec<_> = experts.iter().zip(visits).filter(|(_, v)| !v.is_empty()).collect();
     let inputs: Vec<Array> = busy.iter().map(|(_, v)| gathered(x, v)).collect();
     let with_inputs = || busy.iter().zip(&inputs);
@@ -34,6 +29,17 @@ pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[Sw
         }
     }
     out
+}
+
+/// For each expert the tokens (rows of the logits `router`) that choose it, and its weight for each.
+pub fn visits(isa: Isa, router: &Array, routing: Routing) -> Vec<Vec<(usize, f32)>> {
+    let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); router.cols()];
+    for (token, logits) in router.each_row().enumerate() {
+        for (expert, weight) in choose(isa, logits, routing) {
+            visits[expert].push((token, weight));
+        }
+    }
+    visits
 }
 
 fn gathered(x: &Array, visits: &[(usize, f32)]) -> Array {

@@ -34,6 +34,11 @@ pub trait Watch: Send + Sync {
     /// `x` `[tokens, in]` is about to be multiplied with `matrix`, whose name is the path of its module (experts by
     /// number whatever the layout). An expert sees only its own tokens.
     fn see(&self, matrix: &Matrix, x: &Array);
+
+    /// `k` and `v` `[tokens, pairs * dim]`, as they go into the cache, are about to be attended to.
+    fn see_cached(&self, k: &Array, v: &Array) {
+        let _ = (k, v);
+    }
 }
 
 impl Cpu {
@@ -45,6 +50,16 @@ impl Cpu {
     /// Shows `watch` the inputs of every matrix from now on.
     pub fn watched(self, watch: Arc<dyn Watch>) -> Self {
         Cpu { watch: Some(watch), ..self }
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// For each expert the tokens that the logits `router` `[tokens, experts]` send to it, with their weights.
+    pub fn visits(&self, router: &Array, routing: Routing) -> Vec<Vec<(usize, f32)>> {
+        experts::visits(self.isa, router, routing)
     }
 
     fn products(&self, jobs: &[Job]) -> Vec<Array> {
@@ -157,6 +172,9 @@ impl Backend for Cpu {
         spans: &[Span],
         caches: Vec<&mut Kv>,
     ) -> Result<Array> {
+        if let Some(watch) = &self.watch {
+            watch.see_cached(&qkv[1], &qkv[2]);
+        }
         Ok(attention::attend(self.isa, qkv, heads, spans, caches))
     }
 

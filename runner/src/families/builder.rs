@@ -6,7 +6,7 @@ use verify::Result;
 
 use super::Keys;
 use crate::backend::{Backend, Linear, Norm};
-use crate::blocks::RopeConfig;
+use crate::blocks::{Rope, RopeConfig};
 use crate::decoder::{Decoder, Layer};
 use crate::weights::{Matrix, Source};
 
@@ -110,33 +110,81 @@ impl<'a, B: Backend> Builder<'a, B> {
         Ok(Norm { weight: self.tensor([1, width], weight)?, eps })
     }
 
-    /// The decoder: embedding, layers (`layer` is given `<prefix>.layers.N` and N), last norm and head.
-    pub fn decoder(
-        &self,
-        frame: Frame<'a>,
-        layer: impl Fn(&Builder<'a, B>, usize) -> Result<Layer<B>>,
-    ) -> Result<Decoder<B>> {
+    /// The model of `frame`; `layer` is given `<prefix>.layers.N` and N.
+    ///
+    /// # Errors
+    /// Exit 3 for settings that are not implemented.
+    pub fn blueprint(&self, frame: Frame<'a>, layer: LayerPlan<'a, B>) -> Result<Blueprint<'a, B>> {
         let keys = frame.keys;
         keys.check_activation()?;
-        let (vocab, hidden) = (keys.count("vocab_size")?, keys.count("hidden_size")?);
         let layers = keys.count("num_hidden_layers")?;
         keys.check_no_window(layers)?;
-        let body = self.within(frame.prefix);
-        let table = body.source.weight("embed_tokens", [vocab, hidden])?;
-        let head = match frame.tied {
+        let model = Builder { source: self.source.clone(), keys: self.keys, backend: self.backend };
+        Ok(Blueprint { model, frame, layers, layer })
+    }
+}
+
+/// How a family puts a layer together.
+pub type LayerPlan<'a, B> = Box<dyn Fn(&Builder<'a, B>, usize) -> Result<Layer<B>> + Send + Sync + 'a>;
+
+/// A model that is put together when it is asked for, as a whole or layer by layer.
+pub struct Blueprint<'a, B: Backend> {
+    model: Builder<'a, B>,
+    frame: Frame<'a>,
+    layers: usize,
+    layer: LayerPlan<'a, B>,
+}
+
+impl<'a, B: Backend> Blueprint<'a, B> {
+    /// Number of layers.
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// Rotary embedding of all attention layers.
+    pub fn rope(&self) -> Rope {
+        self.frame.rope.table()
+    }
+
+    /// Layer `n`.
+    ///
+    /// # Errors
+    /// Exit 3 naming a missing or misshapen tensor. (So for all that follow.)
+    pub fn layer(&self, n: usize) -> Result<Layer<B>> {
+        (self.layer)(&self.body().within(format!("layers.{n}")), n)
+    }
+
+    /// The embedding `[vocab, hidden]`.
+    pub fn embedding(&self) -> Result<B::Matrix> {
+        self.model.backend.matrix(self.table()?)
+    }
+
+    /// All of it.
+    pub fn decoder(self) -> Result<Decoder<B>> {
+        let keys = self.frame.keys;
+        let (vocab, hidden) = (keys.count("vocab_size")?, keys.count("hidden_size")?);
+        let table = self.table()?;
+        let head = match self.frame.tied {
             true => table.clone(),
-            false => self.source.matrix("lm_head", [vocab, hidden])?,
+            false => self.model.source.matrix("lm_head", [vocab, hidden])?,
         };
         Ok(Decoder {
-            embedding: self.backend.matrix(table)?,
-            layers: (0..layers)
-                .map(|n| layer(&body.within(format!("layers.{n}")), n))
-                .collect::<Result<_>>()?,
-            norm: body.norm("norm", hidden, frame.norm, frame.eps)?,
-            head: self.plain(head)?,
-            rope: frame.rope.table(),
+            embedding: self.model.backend.matrix(table)?,
+            layers: (0..self.layers).map(|n| self.layer(n)).collect::<Result<_>>()?,
+            norm: self.body().norm("norm", hidden, self.frame.norm, self.frame.eps)?,
+            head: self.model.plain(head)?,
+            rope: self.frame.rope.table(),
             vocab,
             context: keys.count_or("max_position_embeddings", usize::MAX)?,
         })
+    }
+
+    fn body(&self) -> Builder<'a, B> {
+        self.model.within(self.frame.prefix)
+    }
+
+    fn table(&self) -> Result<Matrix> {
+        let keys = self.frame.keys;
+        self.body().source.weight("embed_tokens", [keys.count("vocab_size")?, keys.count("hidden_size")?])
     }
 }

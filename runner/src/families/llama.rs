@@ -3,10 +3,10 @@
 use verify::Result;
 
 use super::builder::Frame;
-use super::{Builder, NormKind};
+use super::{Blueprint, Builder, NormKind};
 use crate::backend::Backend;
 use crate::blocks::{Attention, AttentionConfig, Mlp, RopeConfig};
-use crate::decoder::{Decoder, Layer, Mixer};
+use crate::decoder::{Layer, Mixer};
 
 /// What the configuration class fills in.
 const DEFAULTS: &[(&str, usize)] = &[
@@ -17,7 +17,7 @@ const DEFAULTS: &[(&str, usize)] = &[
     ("num_attention_heads", 32),
 ];
 
-pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
+pub fn build<'a, B: Backend>(model: &Builder<'a, B>) -> Result<Blueprint<'a, B>> {
     let keys = model.keys().with_defaults(DEFAULTS);
     let attention = AttentionConfig::parse(&keys)?;
     let (hidden, inter, eps) = (attention.hidden, keys.count("intermediate_size")?, keys.eps()?);
@@ -30,7 +30,7 @@ pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
         rope: RopeConfig::parse(&keys, attention.heads.dim, 10_000.0, 1.0)?,
         tied: keys.flag_or("tie_word_embeddings", false)?,
     };
-    model.decoder(frame, |layer, _| {
+    let layer = move |layer: &Builder<'a, B>, _| {
         Ok(Layer {
             norm_in: layer.norm("input_layernorm", hidden, NormKind::Plain, eps)?,
             mixer: Mixer::Attention(Attention::load(layer, &attention)?),
@@ -40,5 +40,6 @@ pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
                 false => Mlp::dense(layer, hidden, inter)?,
             },
         })
-    })
+    };
+    model.blueprint(frame, Box::new(layer))
 }

@@ -3,10 +3,10 @@
 use verify::Result;
 
 use super::builder::Frame;
-use super::{Builder, NormKind};
+use super::{Blueprint, Builder, NormKind};
 use crate::backend::{Backend, Divide};
 use crate::blocks::{Attention, AttentionConfig, ExpertNames, Mlp, MoeConfig, RopeConfig};
-use crate::decoder::{Decoder, Layer, Mixer};
+use crate::decoder::{Layer, Mixer};
 
 /// What the configuration class fills in.
 const DEFAULTS: &[(&str, usize)] = &[
@@ -20,7 +20,7 @@ const DEFAULTS: &[(&str, usize)] = &[
     ("num_key_value_heads", 8),
 ];
 
-pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
+pub fn build<'a, B: Backend>(model: &Builder<'a, B>) -> Result<Blueprint<'a, B>> {
     let keys = model.keys().with_defaults(DEFAULTS).with_eps(1e-5);
     let attention = AttentionConfig { bias: false, ..AttentionConfig::parse(&keys)? };
     let moe = MoeConfig::parse(&keys, "intermediate_size", Divide::BySum)?;
@@ -34,12 +34,13 @@ pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
         rope: RopeConfig::parse(&keys, attention.heads.dim, 1_000_000.0, 1.0)?,
         tied: keys.flag_or("tie_word_embeddings", false)?,
     };
-    model.decoder(frame, |layer, _| {
+    let layer = move |layer: &Builder<'a, B>, _| {
         Ok(Layer {
             norm_in: layer.norm("input_layernorm", hidden, NormKind::Plain, eps)?,
             mixer: Mixer::Attention(Attention::load(layer, &attention)?),
             norm_post: layer.norm("post_attention_layernorm", hidden, NormKind::Plain, eps)?,
             mlp: Mlp::moe(layer, &moe)?,
         })
-    })
+    };
+    model.blueprint(frame, Box::new(layer))
 }

@@ -10,17 +10,14 @@ mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
 
-pub use builder::{Builder, NormKind};
+pub use builder::{Blueprint, Builder, LayerPlan, NormKind};
 pub use keys::Keys;
 
-use std::sync::Arc;
-
 use verify::checkpoint::Config;
-use verify::{Error, MappedCheckpoint, Result, Shown};
+use verify::{Error, Result, Shown};
 
 use crate::backend::Backend;
-use crate::decoder::Decoder;
-use crate::weights::Source;
+use crate::weights::{Source, Store};
 
 /// Every `model_type` that can be run.
 pub const MODEL_TYPES: [&str; 10] = [
@@ -36,12 +33,17 @@ pub const MODEL_TYPES: [&str; 10] = [
     "qwen3_next",
 ];
 
-/// Puts the model of a checkpoint together on `backend`. Reads small tensors; matrices are only pointed at.
+/// How the model of a checkpoint is put together on `backend`. Of mapped files only small tensors are read; matrices
+/// are pointed at.
 ///
 /// # Errors
 /// Exit 3 for an unknown `model_type`, a setting that is not implemented, and tensors that are missing or misshapen.
-pub fn build<B: Backend>(map: &Arc<MappedCheckpoint>, config: &Config, backend: &B) -> Result<Decoder<B>> {
-    let model = Builder::new(Source::new(map, config)?, Keys::new(config), backend);
+pub fn blueprint<'a, B: Backend>(
+    store: &'a dyn Store,
+    config: &'a Config,
+    backend: &'a B,
+) -> Result<Blueprint<'a, B>> {
+    let model = Builder::new(Source::new(store, config)?, Keys::new(config), backend);
     match config.model_type() {
         "llama" => llama::build(&model),
         "mixtral" => mixtral::build(&model),

@@ -4,11 +4,10 @@
 
 use verify::Result;
 
-use super::Builder;
 use super::qwen3_next::Hybrid;
+use super::{Blueprint, Builder};
 use crate::backend::{Backend, Divide};
 use crate::blocks::{Mlp, MoeConfig, Projections};
-use crate::decoder::Decoder;
 
 /// What the configuration classes fill in.
 const DENSE: &[(&str, usize)] = &[
@@ -32,23 +31,24 @@ const MOE: &[(&str, usize)] = &[
     ("head_dim", 256),
 ];
 
-pub fn build_dense<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
+pub fn build_dense<'a, B: Backend>(model: &Builder<'a, B>) -> Result<Blueprint<'a, B>> {
     let keys = model.keys().with_defaults(DENSE);
     let hybrid = Hybrid::parse(&keys, Projections::Flat)?;
     let inter = keys.count("intermediate_size")?;
-    model.decoder(hybrid.frame(prefix(model), tied(model)?)?, |layer, n| {
-        hybrid.layer(layer, n, Mlp::dense(layer, hybrid.hidden(), inter)?)
-    })
+    let frame = hybrid.frame(prefix(model), tied(model)?)?;
+    let layer =
+        move |layer: &Builder<'a, B>, n| hybrid.layer(layer, n, Mlp::dense(layer, hybrid.hidden(), inter)?);
+    model.blueprint(frame, Box::new(layer))
 }
 
-pub fn build_moe<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
+pub fn build_moe<'a, B: Backend>(model: &Builder<'a, B>) -> Result<Blueprint<'a, B>> {
     let keys = model.keys().with_defaults(MOE);
     let hybrid = Hybrid::parse(&keys, Projections::Flat)?;
     let moe = MoeConfig::parse(&keys, "moe_intermediate_size", Divide::BySum)?;
     let moe = MoeConfig { shared: Some(keys.count_or("shared_expert_intermediate_size", 512)?), ..moe };
-    model.decoder(hybrid.frame(prefix(model), tied(model)?)?, |layer, n| {
-        hybrid.layer(layer, n, Mlp::moe(layer, &moe)?)
-    })
+    let frame = hybrid.frame(prefix(model), tied(model)?)?;
+    let layer = move |layer: &Builder<'a, B>, n| hybrid.layer(layer, n, Mlp::moe(layer, &moe)?);
+    model.blueprint(frame, Box::new(layer))
 }
 
 /// Text-only checkpoints come with either prefix: the names decide, not the model_type.

@@ -3,10 +3,10 @@
 use verify::Result;
 
 use super::builder::Frame;
-use super::{Builder, Keys, NormKind};
+use super::{Blueprint, Builder, Keys, NormKind};
 use crate::backend::{Backend, Divide};
 use crate::blocks::{Attention, AttentionConfig, Mlp, MoeConfig, QkNorm, RopeConfig};
-use crate::decoder::{Decoder, Layer, Mixer};
+use crate::decoder::{Layer, Mixer};
 
 /// What the configuration class fills in.
 const DEFAULTS: &[(&str, usize)] = &[
@@ -21,7 +21,7 @@ const DEFAULTS: &[(&str, usize)] = &[
     ("num_key_value_heads", 4),
 ];
 
-pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
+pub fn build<'a, B: Backend>(model: &Builder<'a, B>) -> Result<Blueprint<'a, B>> {
     let keys = model.keys().with_defaults(DEFAULTS);
     // The class has no default for `head_dim`: hidden / heads where the file does not say.
     let attention = AttentionConfig { qk_norm: QkNorm::Head, ..AttentionConfig::parse(&keys)? };
@@ -37,7 +37,7 @@ pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
         rope: RopeConfig::parse(&keys, attention.heads.dim, 10_000.0, 1.0)?,
         tied: keys.flag_or("tie_word_embeddings", false)?,
     };
-    model.decoder(frame, |layer, n| {
+    let layer = move |layer: &Builder<'a, B>, n| {
         Ok(Layer {
             norm_in: layer.norm("input_layernorm", hidden, NormKind::Plain, eps)?,
             mixer: Mixer::Attention(Attention::load(layer, &attention)?),
@@ -47,7 +47,8 @@ pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
                 false => Mlp::dense(layer, hidden, keys.count("intermediate_size")?)?,
             },
         })
-    })
+    };
+    model.blueprint(frame, Box::new(layer))
 }
 
 /// Which layers have experts: every `step`-th, counted from one, that is not listed as dense.

@@ -4,12 +4,12 @@ use verify::Result;
 
 use super::builder::Frame;
 use super::qwen3_moe::SparseLayers;
-use super::{Builder, Keys, NormKind};
+use super::{Blueprint, Builder, Keys, NormKind};
 use crate::backend::{Backend, Divide};
 use crate::blocks::{
     Attention, AttentionConfig, DeltaConfig, DeltaNet, Mlp, MoeConfig, Projections, QkNorm, RopeConfig,
 };
-use crate::decoder::{Decoder, Layer, Mixer};
+use crate::decoder::{Layer, Mixer};
 
 /// What the configuration class fills in.
 const DEFAULTS: &[(&str, usize)] = &[
@@ -25,7 +25,7 @@ const DEFAULTS: &[(&str, usize)] = &[
     ("head_dim", 256),
 ];
 
-pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
+pub fn build<'a, B: Backend>(model: &Builder<'a, B>) -> Result<Blueprint<'a, B>> {
     let keys = model.keys().with_defaults(DEFAULTS);
     let hybrid = Hybrid::parse(&keys, Projections::Grouped)?;
     let sparse = SparseLayers::parse(&keys)?;
@@ -33,7 +33,8 @@ pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
     let moe = MoeConfig::parse(&keys, "moe_intermediate_size", divide)?;
     let moe = MoeConfig { shared: Some(keys.count_or("shared_expert_intermediate_size", 512)?), ..moe };
     let tied = keys.flag_or("tie_word_embeddings", false)?;
-    model.decoder(hybrid.frame("model", tied)?, |layer, n| {
+    let frame = hybrid.frame("model", tied)?;
+    let layer = move |layer: &Builder<'a, B>, n| {
         hybrid.layer(
             layer,
             n,
@@ -42,7 +43,8 @@ pub fn build<B: Backend>(model: &Builder<B>) -> Result<Decoder<B>> {
                 false => Mlp::dense(layer, hybrid.hidden(), keys.count("intermediate_size")?)?,
             },
         )
-    })
+    };
+    model.blueprint(frame, Box::new(layer))
 }
 
 /// What qwen3_next and qwen3_5 share: which layers are which, and both mixers. All norms are zero-centred.

@@ -7,33 +7,49 @@ use half::{bf16, f16};
 use verify::MappedCheckpoint;
 use verify::codec::Float;
 
-/// Bytes of a tensor: part of a mapped file, or made in memory (calibration, tests). Cheap to clone.
+/// Bytes of a tensor: part of a mapped file, or in memory. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Bytes(Kind);
+pub struct Bytes {
+    kind: Kind,
+    range: Range<usize>,
+}
 
 #[derive(Debug, Clone)]
 enum Kind {
-    Mapped { map: Arc<MappedCheckpoint>, tensor: usize, range: Range<usize> },
-    Owned(Arc<[u8]>),
+    Mapped { map: Arc<MappedCheckpoint>, tensor: usize },
+    Memory(Arc<[u8]>),
 }
 
 impl Bytes {
-    /// Bytes `range` of tensor number `tensor` of `map`.
-    pub fn mapped(map: Arc<MappedCheckpoint>, tensor: usize, range: Range<usize>) -> Self {
-        Bytes(Kind::Mapped { map, tensor, range })
+    /// The bytes of tensor number `tensor` of `map`.
+    pub fn mapped(map: Arc<MappedCheckpoint>, tensor: usize) -> Self {
+        let range = 0..map.bytes_at(tensor).len();
+        Bytes { kind: Kind::Mapped { map, tensor }, range }
     }
 
-    /// Bytes in memory.
+    /// Bytes made in memory.
     pub fn owned(bytes: Vec<u8>) -> Self {
-        Bytes(Kind::Owned(bytes.into()))
+        Bytes::shared(bytes.into())
+    }
+
+    /// Bytes in memory that others may hold too.
+    pub fn shared(bytes: Arc<[u8]>) -> Self {
+        Bytes { range: 0..bytes.len(), kind: Kind::Memory(bytes) }
+    }
+
+    /// Part `range` of these bytes.
+    pub fn part(&self, range: Range<usize>) -> Self {
+        let range = self.range.start + range.start..self.range.start + range.end;
+        Bytes { kind: self.kind.clone(), range }
     }
 
     /// The bytes; of no particular alignment.
     pub fn as_slice(&self) -> &[u8] {
-        match &self.0 {
-            Kind::Mapped { map, tensor, range } => &map.bytes_at(*tensor)[range.clone()],
-            Kind::Owned(bytes) => bytes,
-        }
+        let all = match &self.kind {
+            Kind::Mapped { map, tensor } => map.bytes_at(*tensor),
+            Kind::Memory(bytes) => bytes,
+        };
+        &all[self.range.clone()]
     }
 }
 

@@ -3,7 +3,9 @@
 mod matrix;
 mod quantization;
 mod source;
+mod store;
 
 pub use matrix::{Awq, Bytes, Floats, Format, Int4, Int4Factors, Matrix, Scales};
 pub use quantization::Quantization;
 pub use source::Source;
+pub use store::{ReadStore, Store};

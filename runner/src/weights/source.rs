@@ -1,19 +1,18 @@
 //! A checkpoint as the families read it: by name, with the shape they expect.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use verify::checkpoint::Config;
 use verify::codec::Float;
 use verify::codec::fp8::{BLOCK, Grid};
-use verify::{Dtype, Error, MappedCheckpoint, Result, Shown, TensorMeta};
+use verify::{Dtype, Error, Result, Shown, TensorMeta};
 
-use super::{Awq, Bytes, Format, Int4, Matrix, Quantization, Scales};
+use super::{Awq, Bytes, Format, Int4, Matrix, Quantization, Scales, Store};
 
 /// Tensors of one checkpoint, or of a part of it whose names share a prefix.
 #[derive(Clone)]
 pub struct Source<'a> {
-    map: &'a Arc<MappedCheckpoint>,
+    store: &'a dyn Store,
     quantization: Quantization,
     prefix: String,
 }
@@ -23,9 +22,9 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     /// Exit 3 where it is quantized by an unknown method.
-    pub fn new(map: &'a Arc<MappedCheckpoint>, config: &Config) -> Result<Self> {
+    pub fn new(store: &'a dyn Store, config: &Config) -> Result<Self> {
         let quantization = Quantization::parse(config)?;
-        Ok(Source { map, quantization, prefix: String::new() })
+        Ok(Source { store, quantization, prefix: String::new() })
     }
 
     /// The tensors below `part`: `source.within("model.layers.3")` finds `mlp.gate` as `model.layers.3.mlp.gate`.
@@ -36,7 +35,7 @@ impl<'a> Source<'a> {
 
     /// True where the tensor is there.
     pub fn has(&self, name: &str) -> bool {
-        self.map.index().contains(&self.full(name))
+        self.store.index().contains(&self.full(name))
     }
 
     /// A small tensor as f32, of `len` elements whatever its shape.
@@ -48,7 +47,7 @@ impl<'a> Source<'a> {
         if meta.spec.elements() != len {
             return Err(misshapen(meta, format!("{len} elements")));
         }
-        floats(meta, self.map.bytes_at(at))
+        floats(meta, self.store.bytes(at)?.as_slice())
     }
 
     /// The matrix `[out, in]` of module `name`: its `.weight` with scales where that is FP8, else its packed codes.
@@ -85,7 +84,7 @@ impl<'a> Source<'a> {
             Dtype::F8_E4M3 => Format::E4m3(self.scales(name, meta, [rows, cols])?),
             _ => plain_format(meta)?,
         };
-        let bytes = self.bytes(at, 0..meta.spec.byte_len() as usize);
+        let bytes = self.store.bytes(at)?;
         Ok(Matrix { name: self.full(name).into(), rows, cols, bytes, format })
     }
 
@@ -107,11 +106,12 @@ impl<'a> Source<'a> {
         }
         let format = plain_format(meta)?;
         let row = format.row_bytes(cols);
+        let all = self.store.bytes(at)?;
         let matrix = |i: usize| Matrix {
             name: self.full(&format!("experts.{i}.{module}")).into(),
             rows: part.len(),
             cols,
-            bytes: self.bytes(at, (i * rows + part.start) * row..(i * rows + part.end) * row),
+            bytes: all.part((i * rows + part.start) * row..(i * rows + part.end) * row),
             format: format.clone(),
         };
         Ok((0..count).map(matrix).collect())
@@ -133,7 +133,7 @@ impl<'a> Source<'a> {
             Grid::Channel => [1, cols],
             Grid::Tensor => [rows, cols],
         };
-        let values = floats(meta, self.map.bytes_at(at))?;
+        let values = floats(meta, self.store.bytes(at)?.as_slice())?;
         // The kernels multiply by 2^60 besides; no sane scale comes near.
         match values.iter().find(|s| !(**s > 0.0 && **s < 1e18)) {
             None => Ok(Scales { values: values.into(), block, across: fp8.grid.scales(rows, cols).1 }),
@@ -184,21 +184,17 @@ impl<'a> Source<'a> {
             return Err(misshapen(meta, format!("{shape:?}")));
         }
         let float = Float::of(meta.spec.dtype).ok_or_else(|| unusable(meta, meta.spec.dtype))?;
-        Ok((self.bytes(at, 0..meta.spec.byte_len() as usize), float))
+        Ok((self.store.bytes(at)?, float))
     }
 
     /// 32-bit words of packed codes.
     fn words(&self, name: &str, shape: [usize; 2]) -> Result<Bytes> {
         let (at, meta) = self.find(name, "packed 4-bit codes")?;
         match (meta.spec.dtype, meta.spec.shape == shape) {
-            (Dtype::I32 | Dtype::U32, true) => Ok(self.bytes(at, 0..meta.spec.byte_len() as usize)),
+            (Dtype::I32 | Dtype::U32, true) => self.store.bytes(at),
             (Dtype::I32 | Dtype::U32, false) => Err(misshapen(meta, format!("{shape:?}"))),
             (other, _) => Err(unusable(meta, other)),
         }
-    }
-
-    fn bytes(&self, tensor: usize, range: Range<usize>) -> Bytes {
-        Bytes::mapped(Arc::clone(self.map), tensor, range)
     }
 
     fn full(&self, name: &str) -> String {
@@ -207,7 +203,7 @@ impl<'a> Source<'a> {
 
     fn find(&self, name: &str, what: &str) -> Result<(usize, &'a TensorMeta)> {
         let name = self.full(name);
-        let index = self.map.index();
+        let index = self.store.index();
         match index.position(&name) {
             Some(at) => Ok((at, &index.tensors()[at])),
             None => Err(Error::input(format!("tensor `{}` does not exist in the checkpoint", Shown(&name)))

@@ -12,10 +12,10 @@ use super::journal::{self, Journal, ShardLine, Sums};
 use super::lock::Lock;
 use super::pipeline::ordered;
 use super::plan::{OutputPlan, ShardPlan};
-use super::stage::Note;
+use super::stage::{Note, Preparation};
 use super::target::{Existing, Target};
 use crate::checkpoint::folder::WORK;
-use crate::checkpoint::list_some;
+use crate::checkpoint::{TensorReader, list_some};
 use crate::checksum;
 use crate::error::{Class, Error, Result};
 use crate::names::{Digest, FileName, Shown};
@@ -178,6 +178,7 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
         return Err(parts_missing(plan, &todo, out));
     }
     check_space(plan, &todo, &target.build)?;
+    prepare(plan, &target.build, options.threads, progress)?;
     let total = todo.iter().map(|&s| plan.shards[s].bytes).sum();
     progress.begin("writing", total);
     let failed = AtomicBool::new(false);
@@ -348,6 +349,23 @@ fn hash_inputs(plan: &OutputPlan, progress: &dyn Progress) -> Result<Vec<(FileNa
             Ok((s.name.clone(), checksum::of_file_with(&s.path, progress)?))
         })
         .collect()
+}
+
+/// Lets every stage see what it must see before its first unit; a later stage reads through the ones before it.
+fn prepare(plan: &OutputPlan, out: &Path, threads: usize, progress: &dyn Progress) -> Result<()> {
+    for (at, (stage, _)) in plan.stages.iter().enumerate() {
+        let notes = Notes::default();
+        let before = at.checked_sub(1).map(|at| StageReader {
+            stages: &plan.stages,
+            at,
+            base: &plan.base,
+            notes: &notes,
+        });
+        let input = before.as_ref().map_or(&plan.base as &dyn TensorReader, |b| b);
+        let folder = out.join(WORK).join(format!("stage-{at}"));
+        stage.work.prepare(&Preparation { input, folder: &folder, threads, progress })?;
+    }
+    Ok(())
 }
 
 /// One chunk of one unit.

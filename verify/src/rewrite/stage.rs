@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,6 +11,7 @@ use super::view::ModelView;
 use crate::checkpoint::{TensorIndex, TensorMeta, TensorReader, TensorSpec, list_some};
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName, Shown};
+use crate::progress::Progress;
 
 /// Turns one model into another, tensor by tensor.
 pub trait Rewrite: Sync {
@@ -22,6 +24,15 @@ pub trait Rewrite: Sync {
 
 /// Computes the units of a planned stage. Called from many threads, in any order.
 pub trait Work: Send + Sync {
+    /// Called once before the first unit, for work that must see the whole model first, such as calibration.
+    ///
+    /// # Errors
+    /// Where that cannot be done; what it left in its folder is there when the run is repeated.
+    fn prepare(&self, with: &Preparation<'_>) -> Result<()> {
+        let _ = with;
+        Ok(())
+    }
+
     /// The bytes that rows `rows` of unit number `unit` append to each of its outputs.
     ///
     /// The engine calls this with ranges that start at multiples of the unit's `step`, ascending. A later
@@ -40,6 +51,18 @@ pub trait Work: Send + Sync {
         let _ = notes;
         Ok(Value::Null)
     }
+}
+
+/// What [`Work::prepare`] gets.
+pub struct Preparation<'a> {
+    /// The model that the stage rewrites.
+    pub input: &'a dyn TensorReader,
+    /// A folder of the stage's own. It lasts until the run is complete, also through a kill, and belongs to one plan.
+    pub folder: &'a Path,
+    /// Worker threads; results must not depend on it.
+    pub threads: usize,
+    /// Whom to tell.
+    pub progress: &'a dyn Progress,
 }
 
 /// What [`Work::apply`] gives.

@@ -1,0 +1,545 @@
+//! One layer: scales for every pair, then grids and codes for every matrix.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use rayon::prelude::*;
+use runner::Cpu;
+use runner::backend::{Backend, Linear, Span};
+use runner::blocks::Mlp;
+use runner::cpu::{Array, Isa, Watch};
+use runner::decoder::Layer;
+use runner::weights::Matrix;
+use serde_json::{Value, json};
+use verify::architecture::{Architecture, Layer as Place, Module, Part, Role};
+use verify::checkpoint::{Config, TensorReader, TensorSpec};
+use verify::{Error, Result, Shown};
+
+use super::fold;
+use super::grid::{Codes, Grid, IntFormat};
+use super::moments::Moments;
+use super::pairs::{self, Judge, Pair, Producer};
+use super::search::{Candidate, Found, Sizes, search};
+use super::storage::Storage;
+use super::weights::{Give, numbers, rounded, shares};
+use super::{Clip, Experts, Rounding};
+use crate::calibration::{Record, Records, Visit, Visitor};
+use crate::select::Fate;
+
+/// Tokens, of whole samples, on which the output of a block is compared.
+const PROBE: usize = 2048;
+/// Tokens, spread over all samples, that every expert sees.
+const SEEN: usize = 8192;
+/// Tokens on which a single linear is compared.
+const JUDGED: usize = 1024;
+/// An expert that fewer tokens choose is reported.
+pub const FLOOR: usize = 16;
+
+/// AWQ as a visitor of layers.
+pub struct Smoother<'a> {
+    /// What the tensors are.
+    pub arch: &'a Architecture,
+    /// The config.
+    pub config: &'a Config,
+    /// Which modules are quantized, by index of `Architecture::modules`.
+    pub fates: &'a [Fate],
+    /// How they are stored.
+    pub storage: Storage,
+    /// Whether ranges are narrowed.
+    pub clip: Clip,
+    /// How codes are found.
+    pub rounding: Rounding,
+    /// Which tokens an expert sees.
+    pub experts: Experts,
+}
+
+impl Visitor for Smoother<'_> {
+    fn visit(&mut self, visit: &mut Visit) -> Result<Record> {
+        let pairs = pairs::of_layer(self.arch, self.fates, self.config, visit.number)?;
+        let mut search = LayerSearch::new(self, visit);
+        search.first_half(visit, &pairs)?;
+        search.second_half(visit, &pairs)?;
+        search.record.report =
+            json!({"layer": visit.number, "pairs": search.lines, "tokens_per_expert": search.tokens});
+        Ok(search.record)
+    }
+
+    fn pass(&mut self, visit: &mut Visit, _: &Records) -> Result<()> {
+        visit.mix(None)?;
+        visit.feed(None)
+    }
+}
+
+/// What is found in the course of one layer.
+struct LayerSearch<'a> {
+    of: &'a Smoother<'a>,
+    isa: Isa,
+    cpu: Cpu,
+    format: IntFormat,
+    /// The layer's matrices by module.
+    weights: HashMap<Arc<str>, Matrix>,
+    /// What is known of inputs, by module.
+    moments: HashMap<String, Arc<Moments>>,
+    /// Scales of columns, by module.
+    columns: HashMap<usize, Vec<f32>>,
+    /// What rows are divided by, by module.
+    rows: HashMap<usize, Vec<f32>>,
+    /// What is kept.
+    record: Record,
+    /// What was found, for the report.
+    lines: Vec<Value>,
+    /// Tokens that chose each expert.
+    tokens: Vec<usize>,
+}
+
+impl<'a> LayerSearch<'a> {
+    fn new(of: &'a Smoother<'a>, visit: &mut Visit) -> Self {
+        let all = visit.layer.linears_mut().into_iter();
+        let weights = all.map(|l| (l.weight.name.clone(), l.weight.clone())).collect();
+        LayerSearch {
+            of,
+            isa: visit.cpu.isa(),
+            cpu: visit.cpu.clone(),
+            format: of.storage.format,
+            weights,
+            moments: HashMap::new(),
+            columns: HashMap::new(),
+            rows: HashMap::new(),
+            record: Record::default(),
+            lines: Vec::new(),
+            tokens: Vec::new(),
+        }
+    }
+
+    fn module(&self, at: usize) -> &'a Module {
+        &self.of.arch.modules()[at]
+    }
+
+    fn weight(&self, module: &str) -> Result<&Matrix> {
+        self.weights.get(module).ok_or_else(|| {
+            Error::input(format!("module `{}` is no part of its layer", Shown(module)))
+                .hint("this is a fault of prep: please report it with the model's name")
+        })
+    }
+
+    fn quantized(&self, at: usize) -> bool {
+        self.of.fates[at] == Fate::Quantize
+    }
+
+    // ----- first half: what goes into the mixer, and what comes out of its heads
+
+    fn first_half(&mut self, visit: &mut Visit, pairs: &[Pair]) -> Result<()> {
+        let judged = |judge: Judge| pairs.iter().filter(move |p| p.judge == judge);
+        let (probe, spans) = self.probe(visit)?;
+        let x = self.cpu.norm(&probe, &visit.layer.norm_in)?;
+        let roles = |m: &Module| matches!(m.role, Role::Attention(_) | Role::DeltaNet(_));
+        let out = |m: &Module| matches!(m.role, Role::Attention(Part::O) | Role::DeltaNet(Part::Out));
+        let keep = Keep::of(self.names(visit.number, &out));
+        let reference = visit.mixed(&x, &spans, Some(keep.clone()))?;
+        // Readers of one producer share their input: the first stands for all.
+        let follower =
+            |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
+        let sums = self.sums(self.names(visit.number, &|m| roles(m) && !follower(m)));
+        visit.mix(Some(sums.clone()))?;
+        self.take(&sums, pairs);
+        for pair in judged(Judge::Mixer) {
+            let found = self.by_block(visit, pair, &reference, |v| v.mixed(&x, &spans, None))?;
+            self.settle(visit.input, pair, found)?;
+        }
+        for pair in judged(Judge::Reader) {
+            if out(self.module(pair.readers[0])) {
+                let input = keep.taken(&self.module(pair.readers[0]).name)?;
+                let moments = self.moments_of(pair.readers[0])?;
+                let found = self.by_reader(pair, &input, &moments)?;
+                self.settle(visit.input, pair, found)?;
+            }
+        }
+        self.finish(visit, &roles)
+    }
+
+    /// Whole samples, evenly spread, normalised later: `[tokens, hidden]`.
+    fn probe(&self, visit: &Visit) -> Result<(Array, Vec<Span>)> {
+        let total = visit.hidden.rows();
+        let every = total.div_ceil(PROBE).max(1);
+        let (mut values, mut spans, mut tokens) = (Vec::new(), Vec::new(), 0);
+        for rows in visit.samples.iter().step_by(every) {
+            let rows = rows.start..rows.end.min(rows.start + PROBE);
+            tokens += rows.len();
+            spans.push(Span { start: 0, len: rows.len() });
+            values.extend_from_slice(visit.hidden.read(rows)?.values());
+        }
+        Ok((Array::new(tokens, visit.hidden.cols(), values), spans))
+    }
+
+    // ----- second half
+
+    fn second_half(&mut self, visit: &mut Visit, pairs: &[Pair]) -> Result<()> {
+        let (probe, _) = self.probe(visit)?;
+        let x = self.cpu.norm(&probe, &visit.layer.norm_post)?;
+        let reference = visit.layer.mlp.forward(&self.cpu, &x)?;
+        for pair in pairs.iter().filter(|p| p.judge == Judge::Mlp) {
+            self.input_of_mlp(visit, pair)?;
+            let found = self.by_block(visit, pair, &reference, |v| v.layer.mlp.forward(&v.cpu, &x))?;
+            self.settle(visit.input, pair, found)?;
+        }
+        let inner = self.inner(visit, pairs)?;
+        let results: Vec<(usize, Found)> = pairs
+            .par_iter()
+            .enumerate()
+            .filter_map(|(n, pair)| inner.get(&n).map(|(x, m)| (n, pair, x, m)))
+            .map(|(n, pair, x, m)| Ok((n, self.by_reader(pair, x, m)?)))
+            .collect::<Result<_>>()?;
+        for (n, found) in results {
+            self.settle(visit.input, &pairs[n], found)?;
+        }
+        self.finish(visit, &|m| !matches!(m.role, Role::Attention(_) | Role::DeltaNet(_)))?;
+        visit.feed(None)
+    }
+
+    /// Moments of what goes into the MLP, for all that read it.
+    fn input_of_mlp(&mut self, visit: &Visit, pair: &Pair) -> Result<()> {
+        let mut moments = Moments::new(visit.hidden.cols(), self.format.group);
+        for batch in visit.batches() {
+            let h = visit.hidden.read(visit.rows(&batch))?;
+            moments.add(self.isa, &self.cpu.norm(&h, &visit.layer.norm_post)?);
+        }
+        let moments = Arc::new(moments);
+        for reader in &pair.readers {
+            self.moments.insert(self.module(*reader).name.clone(), moments.clone());
+        }
+        Ok(())
+    }
+
+    /// For every pair inside the MLP the inputs of its `down_proj` that it is judged on, and their moments.
+    fn inner(&mut self, visit: &Visit, pairs: &[Pair]) -> Result<HashMap<usize, (Array, Arc<Moments>)>> {
+        let h = spread(visit, SEEN)?;
+        let x = self.cpu.norm(&h, &visit.layer.norm_post)?;
+        let mut jobs: Vec<(usize, &runner::backend::SwiGlu<Cpu>, Option<usize>)> = Vec::new();
+        let routes = match &visit.layer.mlp {
+            Mlp::Dense(_) => Vec::new(),
+            Mlp::Moe(moe) => {
+                let [logits] = self.cpu.linear(&x, [&moe.router])?;
+                self.cpu.visits(&logits, moe.routing)
+            }
+        };
+        self.tokens = routes.iter().map(Vec::len).collect();
+        for (n, pair) in pairs.iter().enumerate() {
+            let (mlp, role) = (&visit.layer.mlp, self.module(pair.readers[0]).role);
+            match (mlp, role) {
+                (Mlp::Dense(mlp), Role::Mlp(Part::Down)) => jobs.push((n, mlp, None)),
+                (Mlp::Moe(moe), Role::SharedExpert(Part::Down)) => {
+                    jobs.extend(moe.shared.iter().map(|(mlp, _)| (n, mlp, None)));
+                }
+                (Mlp::Moe(moe), Role::Expert(e, Part::Down)) => jobs.push((n, &moe.experts[e], Some(e))),
+                _ => {}
+            }
+        }
+        let made: Vec<(usize, Array, Moments)> = jobs
+            .into_par_iter()
+            .map(|(n, mlp, expert)| {
+                let own = match (expert, self.of.experts) {
+                    (Some(e), Experts::Routed) => Some(routes[e].iter().map(|(t, _)| *t).collect::<Vec<_>>()),
+                    _ => None,
+                };
+                let x = match &own {
+                    Some(rows) => &self.cpu.rows(&x, rows)?,
+                    None => &x,
+                };
+                let mut moments = Moments::new(mlp.down.weight.cols, self.format.group);
+                let mut judged = Vec::new();
+                let every = x.rows().div_ceil(JUDGED).max(1);
+                for from in (0..x.rows()).step_by(PROBE) {
+                    let rows: Vec<usize> = (from..x.rows().min(from + PROBE)).collect();
+                    let inner = mlp.inner(&self.cpu, &self.cpu.rows(x, &rows)?)?;
+                    moments.add(self.isa, &inner);
+                    for (row, values) in rows.iter().zip(inner.each_row()) {
+                        if row % every == 0 {
+                            judged.extend_from_slice(values);
+                        }
+                    }
+                }
+                let cols = mlp.down.weight.cols;
+                Ok((n, Array::new(judged.len() / cols, cols, judged), moments))
+            })
+            .collect::<Result<_>>()?;
+        let mut inner = HashMap::new();
+        for (n, x, moments) in made {
+            let moments = Arc::new(moments);
+            self.moments.insert(self.module(pairs[n].readers[0]).name.clone(), moments.clone());
+            inner.insert(n, (x, moments));
+        }
+        Ok(inner)
+    }
+
+    // ----- the search
+
+    /// Scales of the pair by the output of a whole block.
+    fn by_block(
+        &self,
+        visit: &mut Visit,
+        pair: &Pair,
+        reference: &Array,
+        output: impl Fn(&Visit) -> Result<Array>,
+    ) -> Result<Found> {
+        let moments = self.moments_of(pair.readers[0])?;
+        let readers: Vec<usize> = pair.readers.iter().copied().filter(|r| self.quantized(*r)).collect();
+        let sizes = self.sizes(pair, &readers, &moments)?;
+        let power = squared(reference);
+        let result = search(&sizes, |s| {
+            visit.progress.check()?;
+            let columns = pair.columns(s);
+            self.replace(&mut visit.layer, &readers, |m| {
+                rounded(self.isa, m, &columns, self.format, Give::Weights)
+            })?;
+            Ok(squared_difference(&output(visit)?, reference) / power)
+        });
+        self.replace(&mut visit.layer, &readers, Matrix::clone)?;
+        result
+    }
+
+    /// Scales of the pair by the output of its one reader on `x`.
+    fn by_reader(&self, pair: &Pair, x: &Array, moments: &Moments) -> Result<Found> {
+        if x.rows() == 0 {
+            let scales = vec![1.0; pair.channels()];
+            return Ok(Found { candidate: Candidate::Identity, scales, before: 0.0, after: 0.0 });
+        }
+        let reader = self.weight(&self.module(pair.readers[0]).name)?;
+        let sizes = self.sizes(pair, &pair.readers, moments)?;
+        let product = |weight: Matrix| -> Result<f64> {
+            let [y] = self.cpu.linear(x, [&Linear { weight, bias: None }])?;
+            Ok(squared(&y))
+        };
+        let power = product(reader.clone())?;
+        search(&sizes, |s| {
+            let error = rounded(self.isa, reader, &pair.columns(s), self.format, Give::Error);
+            Ok(product(error)? / power.max(f64::MIN_POSITIVE))
+        })
+    }
+
+    fn sizes(&self, pair: &Pair, readers: &[usize], moments: &Moments) -> Result<Sizes> {
+        let weights: Vec<&Matrix> =
+            readers.iter().map(|r| self.weight(&self.module(*r).name)).collect::<Result<_>>()?;
+        Ok(Sizes {
+            inputs: pair.fold(&moments.means()),
+            weights: pair.fold(&shares(&weights, self.format.group)),
+        })
+    }
+
+    /// Puts `with(original)` in the place of the modules' weights.
+    fn replace(
+        &self,
+        layer: &mut Layer<Cpu>,
+        modules: &[usize],
+        with: impl Fn(&Matrix) -> Matrix,
+    ) -> Result<()> {
+        let mut linears: HashMap<Arc<str>, &mut Linear<Cpu>> =
+            layer.linears_mut().into_iter().map(|l| (l.weight.name.clone(), l)).collect();
+        for m in modules {
+            let original = self.weight(&self.module(*m).name)?;
+            if let Some(linear) = linears.get_mut(&original.name) {
+                linear.weight = with(original);
+            }
+        }
+        Ok(())
+    }
+
+    // ----- what is seen on the way
+
+    /// Modules of the layer of some roles.
+    fn names(&self, layer: usize, role: &dyn Fn(&Module) -> bool) -> Vec<String> {
+        let all = self.of.arch.modules().iter().filter(|m| m.layer == Some(Place::Body(layer)));
+        all.filter(|m| role(m)).map(|m| m.name.clone()).collect()
+    }
+
+    fn sums(&self, names: Vec<String>) -> Arc<Sums> {
+        let group = self.format.group;
+        Arc::new(Sums {
+            isa: self.isa,
+            group,
+            by: names.into_iter().map(|n| (n, Mutex::default())).collect(),
+        })
+    }
+
+    fn take(&mut self, sums: &Sums, pairs: &[Pair]) {
+        for (name, summed) in &sums.by {
+            let Some(moments) = summed.lock().ok().and_then(|mut m| m.take()) else { continue };
+            let moments = Arc::new(moments);
+            let readers = pairs.iter().find(|p| self.module(p.readers[0]).name == *name).map(|p| &p.readers);
+            for reader in readers.into_iter().flatten() {
+                self.moments.insert(self.module(*reader).name.clone(), moments.clone());
+            }
+            self.moments.insert(name.clone(), moments);
+        }
+    }
+
+    fn moments_of(&self, module: usize) -> Result<Arc<Moments>> {
+        let name = &self.module(module).name;
+        self.moments.get(name).cloned().ok_or_else(|| {
+            Error::input(format!("module `{}` was not reached by any sample", Shown(name)))
+                .hint("this is a fault of prep: please report it with the model's name")
+        })
+    }
+
+    // ----- what is kept
+
+    /// Folds the scales of a pair into its producer, and remembers them for its readers.
+    fn settle(&mut self, input: &dyn TensorReader, pair: &Pair, found: Found) -> Result<()> {
+        self.lines.push(self.line(pair, &found));
+        if found.candidate == Candidate::Identity {
+            return Ok(());
+        }
+        let mut scales = found.scales;
+        match &pair.producer {
+            Producer::Norm { module, zero_centred } => {
+                self.record.tensors.push(fold::norm(input, module, *zero_centred, &mut scales)?);
+            }
+            Producer::Rows(m) => {
+                self.record.tensors.extend(fold::bias(input, &self.module(*m).name, &scales)?);
+                self.rows.insert(*m, scales.clone());
+            }
+        }
+        for reader in &pair.readers {
+            self.columns.insert(*reader, pair.columns(&scales));
+        }
+        Ok(())
+    }
+
+    /// Makes the tensors of the modules of some roles.
+    fn finish(&mut self, visit: &Visit, role: &dyn Fn(&Module) -> bool) -> Result<()> {
+        let here = |m: &Module| m.layer == Some(Place::Body(visit.number)) && role(m);
+        let mine: Vec<usize> = (0..self.of.fates.len()).filter(|m| here(self.module(*m))).collect();
+        let made: Vec<Vec<(TensorSpec, Vec<u8>)>> = mine
+            .par_iter()
+            .map(|m| {
+                let (columns, rows) = (self.columns.get(m), self.rows.get(m));
+                let module = self.module(*m);
+                match self.quantized(*m) {
+                    true => self.stored(module, columns, rows),
+                    false if columns.is_none() && rows.is_none() => Ok(Vec::new()),
+                    false => {
+                        let weight = self.weight(&module.name)?;
+                        Ok(vec![fold::weight(visit.input, module, weight, columns, rows)?])
+                    }
+                }
+            })
+            .collect::<Result<_>>()?;
+        self.record.tensors.extend(made.into_iter().flatten());
+        Ok(())
+    }
+
+    /// Codes, scales and zeros of a module.
+    fn stored(
+        &self,
+        module: &Module,
+        columns: Option<&Vec<f32>>,
+        rows: Option<&Vec<f32>>,
+    ) -> Result<Vec<(TensorSpec, Vec<u8>)>> {
+        let m = self.weight(&module.name)?;
+        let ones = vec![1.0; m.cols];
+        let columns = columns.unwrap_or(&ones);
+        let mut values = numbers(m);
+        fold::scale(&mut values, m.cols, columns, rows.map(Vec::as_slice));
+        let known = self.moments.get(&module.name).filter(|m| m.tokens() > 0);
+        // Narrower ranges of query and key would bend the softmax (AutoAWQ leaves them out as well).
+        let query_or_key = matches!(module.role, Role::Attention(Part::Q | Part::K));
+        let grids: Vec<Grid> = match known.filter(|_| self.of.clip == Clip::Search && !query_or_key) {
+            Some(moments) => super::clip::grids(&self.cpu, &values, columns, moments, self.format)?,
+            None => values.chunks_exact(m.cols).flat_map(|row| self.format.grids(self.isa, row)).collect(),
+        };
+        let mut codes = vec![0u8; values.len()];
+        let rows = values.chunks_exact(m.cols).zip(codes.chunks_exact_mut(m.cols));
+        for ((row, to), grids) in rows.zip(grids.chunks_exact(m.cols / self.format.group)) {
+            self.isa.run(Codes { row, grids, format: self.format, to });
+        }
+        if let Some(moments) = known.filter(|_| self.of.rounding == Rounding::Descent) {
+            super::descent::descend(&self.cpu, &values, columns, moments, (&grids, self.format), &mut codes)?;
+        }
+        self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)
+    }
+
+    fn line(&self, pair: &Pair, found: &Found) -> Value {
+        let producer = match &pair.producer {
+            Producer::Norm { module, .. } => module.clone(),
+            Producer::Rows(m) => self.module(*m).name.clone(),
+        };
+        json!({
+            "from": producer,
+            "readers": pair.readers.len(),
+            "chosen": found.candidate,
+            "error_before": found.before,
+            "error_after": found.after,
+        })
+    }
+}
+
+/// Tokens spread evenly over all samples, at most `most`: rows of the hidden states.
+fn spread(visit: &Visit, most: usize) -> Result<Array> {
+    let every = visit.hidden.rows().div_ceil(most).max(1);
+    let mut values = Vec::new();
+    for batch in visit.batches() {
+        let rows = visit.rows(&batch);
+        let h = visit.hidden.read(rows.clone())?;
+        for (row, values_of) in rows.zip(h.each_row()) {
+            if row % every == 0 {
+                values.extend_from_slice(values_of);
+            }
+        }
+    }
+    Ok(Array::new(values.len() / visit.hidden.cols(), visit.hidden.cols(), values))
+}
+
+fn squared(x: &Array) -> f64 {
+    let rows: Vec<f64> = x
+        .values()
+        .par_chunks(x.cols().max(1))
+        .map(|r| r.iter().map(|v| f64::from(*v).powi(2)).sum())
+        .collect();
+    rows.iter().sum()
+}
+
+fn squared_difference(x: &Array, y: &Array) -> f64 {
+    let rows: Vec<f64> = x
+        .values()
+        .par_chunks(x.cols().max(1))
+        .zip(y.values().par_chunks(x.cols().max(1)))
+        .map(|(x, y)| x.iter().zip(y).map(|(x, y)| f64::from(x - y).powi(2)).sum())
+        .collect();
+    rows.iter().sum()
+}
+
+/// Keeps the inputs of some modules.
+struct Keep(HashMap<String, Mutex<Option<Array>>>);
+
+impl Keep {
+    fn of(names: Vec<String>) -> Arc<Self> {
+        Arc::new(Keep(names.into_iter().map(|n| (n, Mutex::default())).collect()))
+    }
+
+    fn taken(&self, name: &str) -> Result<Array> {
+        let taken = self.0.get(name).and_then(|kept| kept.lock().ok()?.take());
+        taken.ok_or_else(|| Error::input(format!("module `{}` was not reached", Shown(name))))
+    }
+}
+
+impl Watch for Keep {
+    fn see(&self, matrix: &Matrix, x: &Array) {
+        if let Some(Ok(mut kept)) = self.0.get(&*matrix.name).map(Mutex::lock) {
+            *kept = Some(x.clone());
+        }
+    }
+}
+
+/// Sums up the inputs of some modules.
+struct Sums {
+    isa: Isa,
+    group: usize,
+    by: HashMap<String, Mutex<Option<Moments>>>,
+}
+
+impl Watch for Sums {
+    fn see(&self, matrix: &Matrix, x: &Array) {
+        if let Some(Ok(mut sums)) = self.by.get(&*matrix.name).map(Mutex::lock) {
+            sums.get_or_insert_with(|| Moments::new(matrix.cols, self.group)).add(self.isa, x);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The search for the scales of one smoothing pair (Lin et al. 2023, "AWQ").
+
+use serde::Serialize;
+use verify::{Error, Result};
+
+/// Where a scale comes from: the sizes of the inputs, and the shares that the weights of a column take of their
+/// groups' ranges.
+#[derive(Debug, Clone)]
+pub struct Sizes {
+    /// Mean |x| by channel.
+    pub inputs: Vec<f32>,
+    /// See [`super::weights::shares`].
+    pub weights: Vec<f32>,
+}
+
+/// One way to scale.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub enum Candidate {
+    /// Not at all.
+    #[serde(rename = "identity")]
+    Identity,
+    /// `inputs^r`.
+    #[serde(rename = "inputs")]
+    Inputs(f32),
+    /// `inputs^r / weights^(1-r)`.
+    #[serde(rename = "duo")]
+    Duo(f32),
+}
+
+/// Ratios of the first round; each kind is then refined around its best.
+const COARSE: [f32; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
+
+impl Candidate {
+    /// The scales, by channel.
+    pub fn scales(self, sizes: &Sizes) -> Vec<f32> {
+        let pairs = sizes.inputs.iter().zip(&sizes.weights);
+        let raw: Vec<f32> = match self {
+            Candidate::Identity => return vec![1.0; sizes.inputs.len()],
+            Candidate::Inputs(r) => pairs.map(|(x, _)| x.powf(r).max(1e-4)).collect(),
+            Candidate::Duo(r) => {
+                pairs.map(|(x, w)| (x.powf(r) / (w.powf(1.0 - r) + 1e-4)).max(1e-4)).collect()
+            }
+        };
+        let (low, high) = raw.iter().fold((f32::MAX, 0.0f32), |(l, h), s| (l.min(*s), h.max(*s)));
+        let middle = (low * high).sqrt();
+        let usable = |s: f32| if s.is_finite() && s > 0.0 { s } else { 1.0 };
+        raw.into_iter().map(|s| usable(s / middle)).collect()
+    }
+
+    fn at(self, r: f32) -> Option<Candidate> {
+        match self {
+            _ if !(-0.01..=1.3).contains(&r) => None,
+            Candidate::Identity => None,
+            Candidate::Inputs(_) => Some(Candidate::Inputs(r)),
+            Candidate::Duo(_) => Some(Candidate::Duo(r)),
+        }
+    }
+
+    fn ratio(self) -> f32 {
+        match self {
+            Candidate::Identity => 0.0,
+            Candidate::Inputs(r) | Candidate::Duo(r) => r,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// How.
+    pub candidate: Candidate,
+    /// Scales by channel.
+    pub scales: Vec<f32>,
+    /// Loss of not scaling: plain rounding.
+    pub before: f64,
+    /// Loss with these scales.
+    pub after: f64,
+}
+
+/// Tries candidates and keeps the one of least loss; the first of equals. Not scaling is always among them, so that
+/// the result is never worse than plain rounding.
+///
+/// # Errors
+/// Exit 3 where no candidate has a finite loss; and those of `loss`.
+pub fn search(sizes: &Sizes, mut loss: impl FnMut(&[f32]) -> Result<f64>) -> Result<Found> {
+    let ones = Candidate::Identity.scales(sizes);
+    let before = loss(&ones)?;
+    let mut best = Found { candidate: Candidate::Identity, scales: ones, before, after: before };
+    let mut round = |list: Vec<Candidate>, best: &mut Found| -> Result<()> {
+        for candidate in list {
+            let scales = candidate.scales(sizes);
+            let after = loss(&scales)?;
+            if after < best.after || (!best.after.is_finite() && after.is_finite()) {
+                *best = Found { candidate, scales, before, after };
+            }
+        }
+        Ok(())
+    };
+    let coarse = COARSE[1..].iter().map(|r| Candidate::Inputs(*r));
+    round(coarse.chain(COARSE.iter().map(|r| Candidate::Duo(*r))).collect(), &mut best)?;
+    for step in [0.05, 0.025] {
+        let (middle, of) = (best.candidate.ratio(), best.candidate);
+        round([middle - step, middle + step].into_iter().filter_map(|r| of.at(r)).collect(), &mut best)?;
+    }
+    match best.after.is_finite() {
+        true => Ok(best),
+        false => Err(Error::input("no scale gives finite numbers").hint(
+            "the model gives NaN or infinity on the calibration data: run it with `prep generate --logits` first",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes() -> Sizes {
+        Sizes { inputs: vec![0.1, 1.0, 10.0], weights: vec![0.5, 0.2, 0.3] }
+    }
+
+    #[test]
+    fn scales_are_centred() {
+        for c in [Candidate::Inputs(0.5), Candidate::Duo(0.3)] {
+            let s = c.scales(&sizes());
+            let (low, high) =
+                (s.iter().copied().fold(f32::MAX, f32::min), s.iter().copied().fold(0.0, f32::max));
+            assert!((low * high - 1.0).abs() < 1e-5, "{s:?}");
+        }
+        let s = Candidate::Inputs(1.0).scales(&sizes());
+        assert!((s[2] / s[0] - 100.0).abs() < 1e-2);
+    }
+
+    #[test]
+    fn columns_without_input_are_scaled_by_something_finite() {
+        let dead = Sizes { inputs: vec![0.0, 1.0], weights: vec![0.0, 1.0] };
+        for c in [Candidate::Inputs(1.0), Candidate::Duo(0.0), Candidate::Duo(1.0)] {
+            assert!(c.scales(&dead).iter().all(|s| s.is_finite() && *s > 0.0), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn least_loss_wins_and_identity_stays_where_nothing_helps() {
+        let towards = |target: f32| {
+            let away = |r: f32, t: f32| f64::from((r.ln() - t.ln()).abs());
+            move |s: &[f32]| Ok(away(s[2] / s[0], target.powi(2)) + away(s[1] / s[0], target))
+        };
+        let found = search(&sizes(), towards(10f32.powf(0.45))).unwrap();
+        assert_eq!(found.candidate, Candidate::Inputs(0.45));
+        let found = search(&sizes(), towards(1.0)).unwrap();
+        assert_eq!((found.candidate, found.before), (Candidate::Identity, 0.0));
+    }
+
+    #[test]
+    fn infinite_loss_is_an_error() {
+        assert!(search(&sizes(), |_| Ok(f64::NAN)).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! `prep quantize --awq`, from the command line to the score.
+
+use std::time::Duration;
+
+use crate::args;
+use crate::support::{Dir, command, files, fixture, prep, tiny_merged};
+
+fn score(model: &std::path::Path) -> i64 {
+    let suite = fixture("models/suite.json");
+    let json = prep(args!["verify", model, "--parser", "qwen3_coder", "--suite", suite, "--json"]).json();
+    json["score"].as_i64().unwrap_or_else(|| panic!("{json}"))
+}
+
+#[test]
+fn tiny_model_scores_as_in_16_bit() {
+    let dir = Dir::new();
+    let whole = score(tiny_merged());
+    for group in ["64", "128"] {
+        let out = dir.join(group);
+        prep(args!["quantize", tiny_merged(), "--out", out, "--awq", "--group-size", group]).succeeds();
+        let points = score(&out);
+        assert!(points >= whole - 3, "group {group}: {points} of {whole}");
+        let report = std::fs::read_to_string(out.join("prep-report.json")).unwrap();
+        assert!(report.contains("error_after") && report.contains("bits_per_weight"));
+    }
+}
+
+#[test]
+fn killed_in_calibration_and_run_again_gives_the_same_bytes() {
+    let dir = Dir::new();
+    let whole = dir.join("whole");
+    let run = |out: &std::path::Path| {
+        args!["quantize", tiny_merged(), "--out", out, "--awq", "--samples", "16", "--seq-len", "128"]
+    };
+    prep(run(&whole)).succeeds();
+    let mut hits = 0;
+    for layer in 0..3 {
+        let out = dir.join(&format!("out{layer}"));
+        let quiet = std::process::Stdio::null;
+        let mut child = command(run(&out)).stdout(quiet()).stderr(quiet()).spawn().unwrap();
+        let record = out.join(format!(".prep/stage-0/layer-{layer:05}.safetensors"));
+        while !record.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = child.kill();
+        child.wait().unwrap();
+        let made = std::fs::metadata(&record).and_then(|m| m.modified());
+        hits += usize::from(made.is_ok());
+        prep(run(&out)).succeeds();
+        assert!(files(&out) == files(&whole), "killed after layer {layer}");
+    }
+    assert!(hits > 0, "no kill came while layers were calibrated");
+}
+
+#[test]
+fn what_awq_cannot_do_is_a_usage_error() {
+    let dir = Dir::new();
+    let out = dir.join("o");
+    let with = |more: &[&str]| {
+        let mut all = args!["quantize", tiny_merged(), "--out", out].to_vec();
+        all.extend(more.iter().map(std::ffi::OsString::from));
+        prep(all).exits(2)
+    };
+    with(&["--awq", "--part", "1/2"]).says("parts");
+    with(&["--awq", "--fp8"]);
+    with(&["--fp8", "--bits", "8"]);
+    with(&["--awq", "--group-size", "100"]).says("32, 64 and 128");
+    with(&[]);
+    assert!(!out.exists());
+}
