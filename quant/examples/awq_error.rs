@@ -8,9 +8,9 @@ mod error;
 use std::path::Path;
 use std::time::Instant;
 
+use quant::Awq;
 use quant::awq::{Clip, Experts, Rounding};
 use quant::calibration::data::Samples;
-use quant::Awq;
 use verify::Checkpoint;
 use verify::progress::Silent;
 use verify::rewrite::{Options, OutputPlan, run};
@@ -42,11 +42,17 @@ fn main() {
         if std::env::var("SHOW").is_ok() {
             for l in done.report.stages[0].details["layers"].as_array().unwrap() {
                 for p in l["pairs"].as_array().unwrap() {
-                    println!("   {} {} {} -> {}", p["from"], p["chosen"], p["error_before"], p["error_after"]);
+                    println!(
+                        "   {} {} {} -> {}",
+                        p["from"], p["chosen"], p["error_before"], p["error_after"]
+                    );
                 }
             }
         }
         let d = error::distance(source, &out, &eval);
-        println!("{name:18} {seconds:6.1} s  relative {:.5}  KL {:.5}  top-1 {:.4}", d.relative, d.kl, d.top1);
+        println!(
+            "{name:18} {seconds:6.1} s  relative {:.5}  KL {:.5}  top-1 {:.4}",
+            d.relative, d.kl, d.top1
+        );
     }
 }

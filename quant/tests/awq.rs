@@ -1,9 +1,9 @@
 //! AWQ: nearer to the source than the best known tool, the same bytes however it is run, readable by the runner.
 #![allow(clippy::unwrap_used)]
 
-mod support;
 #[path = "support/error.rs"]
 mod error;
+mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,8 +28,7 @@ fn few() -> Samples {
 }
 
 fn baseline(model: &str, what: &str) -> f64 {
-    let all: Value =
-        serde_json::from_slice(&std::fs::read(fixture("awq_baseline.json")).unwrap()).unwrap();
+    let all: Value = serde_json::from_slice(&std::fs::read(fixture("awq_baseline.json")).unwrap()).unwrap();
     all[model]["llmc_awq"][what].as_f64().unwrap()
 }
 
@@ -61,18 +60,31 @@ fn mixture_of_experts_is_nearer_to_its_source_than_llm_compressors() {
 #[test]
 fn hybrid_is_far_nearer_to_its_source_than_round_to_nearest() {
     let source = fixture("qwen3_5_moe-cut/source");
-    let fold = |all: Vec<Vec<u32>>| all.iter().map(|s| s.iter().map(|t| t % 64).collect()).collect::<Vec<Vec<u32>>>();
+    let fold = |all: Vec<Vec<u32>>| {
+        all.iter().map(|s| s.iter().map(|t| t % 64).collect()).collect::<Vec<Vec<u32>>>()
+    };
     let eval = fold(error::tokens(&fixture("eval_tokens.json")));
     let samples = Samples::of(fold(error::tokens(&fixture("calib_tokens.json"))));
     let made = rewrite(&source, &[&Awq::new(samples)], 2).unwrap();
-    let nearest = Awq { clip: Clip::Off, rounding: Rounding::Nearest, ..Awq::new(Samples::of(vec![vec![1]])) };
+    let nearest =
+        Awq { clip: Clip::Off, rounding: Rounding::Nearest, ..Awq::new(Samples::of(vec![vec![1]])) };
     let nearest = rewrite(&source, &[&nearest], 2).unwrap();
     let [ours, nearest] = [&made, &nearest].map(|m| error::distance(&source, &m.path(), &eval));
     assert!(ours.relative < 0.5 * nearest.relative && ours.kl < 0.5 * nearest.kl, "{ours:?} {nearest:?}");
     // Draft layers are not run, vision is not touched: as in the source, and on the skip list.
     let base = Checkpoint::open(&source).unwrap();
-    for t in base.index().tensors().iter().filter(|t| t.spec.name.contains("visual") || t.spec.name == "mtp.fc.weight") {
-        assert_eq!(base.read(&t.spec.name).unwrap(), made.checkpoint.read(&t.spec.name).unwrap(), "{}", t.spec.name);
+    for t in base
+        .index()
+        .tensors()
+        .iter()
+        .filter(|t| t.spec.name.contains("visual") || t.spec.name == "mtp.fc.weight")
+    {
+        assert_eq!(
+            base.read(&t.spec.name).unwrap(),
+            made.checkpoint.read(&t.spec.name).unwrap(),
+            "{}",
+            t.spec.name
+        );
     }
     let ignored = made.quantization()["ignore"].as_array().unwrap();
     assert!(ignored.contains(&json!("mtp.layers.0.self_attn.q_proj")) && ignored.contains(&json!("mtp.fc")));
@@ -144,7 +156,10 @@ fn both_layouts_hold_the_same_model() {
     assert_eq!(config["format"], "pack-quantized");
     assert_eq!(config["ignore"], json!(["lm_head"]));
     let weights = &config["config_groups"]["group_0"]["weights"];
-    assert_eq!((&weights["num_bits"], &weights["group_size"], &weights["symmetric"]), (&json!(4), &json!(128), &json!(false)));
+    assert_eq!(
+        (&weights["num_bits"], &weights["group_size"], &weights["symmetric"]),
+        (&json!(4), &json!(128), &json!(false))
+    );
     let want = json!({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": true, "version": "gemm",
         "modules_to_not_convert": ["lm_head"]});
     assert_eq!(awq_config, want);
@@ -182,7 +197,8 @@ fn what_does_not_divide_stays_in_16_bit_by_whole_units_and_is_told() {
     assert!(kept.contains("whole groups of 128"), "{kept}");
     let names = |leaf: &str| {
         let index = made.checkpoint.index();
-        ["q_proj", "k_proj", "v_proj"].map(|p| index.contains(&format!("model.layers.0.self_attn.{p}.{leaf}")))
+        ["q_proj", "k_proj", "v_proj"]
+            .map(|p| index.contains(&format!("model.layers.0.self_attn.{p}.{leaf}")))
     };
     for leaf in ["weight", "weight_packed"] {
         assert!(matches!(names(leaf), [true, true, true] | [false, false, false]), "{leaf}");

@@ -3,9 +3,9 @@
 use quant::awq::Layout;
 use quant::calibration::data::{DataOptions, Samples};
 use quant::{Activations, Awq, Fp8, Pattern, Tails};
-use verify::{Error, Result};
 use verify::codec::Dequantize;
 use verify::rewrite::Rewrite;
+use verify::{Error, Result};
 
 use super::rewrite::{Job, whole};
 use crate::args::{Clip, Experts, Global, Packing, Quantize, Rounding, Scheme};
@@ -33,9 +33,9 @@ fn fp8(args: &Quantize) -> Result<Fp8> {
 
 fn awq(args: &Quantize) -> Result<Awq> {
     if args.parts.part.is_some() {
-        return Err(Error::usage("--awq cannot be done in parts")
-            .found("--part")
-            .hint("calibration walks through all layers in order; an interrupted run continues where it stopped"));
+        return Err(Error::usage("--awq cannot be done in parts").found("--part").hint(
+            "calibration walks through all layers in order; an interrupted run continues where it stopped",
+        ));
     }
     let i = &args.integers;
     let options = DataOptions { samples: i.samples, seq_len: i.seq_len, ..DataOptions::default() };

@@ -45,7 +45,8 @@ pub fn descend(
             (0..block.columns)
                 .map(|c| {
                     let grid = of_row[c / format.group];
-                    ((f32::from(codes[at + c]) - grid.zero) * grid.scale - weights[at + c]) / s[block.first + c]
+                    ((f32::from(codes[at + c]) - grid.zero) * grid.scale - weights[at + c])
+                        / s[block.first + c]
                 })
                 .collect()
         };

@@ -36,11 +36,7 @@ pub fn norm(
 ///
 /// # Errors
 /// Exit 3 where it is no float.
-pub fn bias(
-    input: &dyn TensorReader,
-    module: &str,
-    scales: &[f32],
-) -> Result<Option<(TensorSpec, Vec<u8>)>> {
+pub fn bias(input: &dyn TensorReader, module: &str, scales: &[f32]) -> Result<Option<(TensorSpec, Vec<u8>)>> {
     let name = format!("{module}.bias");
     if !input.index().contains(&name) {
         return Ok(None);

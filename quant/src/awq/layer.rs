@@ -31,7 +31,7 @@ const PROBE: usize = 2048;
 /// Tokens, spread over all samples, that every expert sees.
 const SEEN: usize = 8192;
 /// Tokens on which a single linear is compared.
-const JUDGED: usize = 1024;
+const JUDGED: usize = 512;
 /// An expert that fewer tokens choose is reported.
 pub const FLOOR: usize = 16;
 
@@ -137,7 +137,8 @@ impl<'a> LayerSearch<'a> {
         let keep = Keep::of(self.names(visit.number, &out));
         let reference = visit.mixed(&x, &spans, Some(keep.clone()))?;
         // Readers of one producer share their input: the first stands for all.
-        let follower = |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
+        let follower =
+            |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
         let sums = self.sums(self.names(visit.number, &|m| roles(m) && !follower(m)));
         visit.mix(Some(sums.clone()))?;
         self.take(&sums, pairs);
@@ -352,7 +353,11 @@ impl<'a> LayerSearch<'a> {
 
     fn sums(&self, names: Vec<String>) -> Arc<Sums> {
         let group = self.format.group;
-        Arc::new(Sums { isa: self.isa, group, by: names.into_iter().map(|n| (n, Mutex::default())).collect() })
+        Arc::new(Sums {
+            isa: self.isa,
+            group,
+            by: names.into_iter().map(|n| (n, Mutex::default())).collect(),
+        })
     }
 
     fn take(&mut self, sums: &Sums, pairs: &[Pair]) {
@@ -484,8 +489,11 @@ fn spread(visit: &Visit, most: usize) -> Result<Array> {
 }
 
 fn squared(x: &Array) -> f64 {
-    let rows: Vec<f64> =
-        x.values().par_chunks(x.cols().max(1)).map(|r| r.iter().map(|v| f64::from(*v).powi(2)).sum()).collect();
+    let rows: Vec<f64> = x
+        .values()
+        .par_chunks(x.cols().max(1))
+        .map(|r| r.iter().map(|v| f64::from(*v).powi(2)).sum())
+        .collect();
     rows.iter().sum()
 }
 

@@ -37,12 +37,12 @@ use verify::rewrite::{ModelView, Rewrite, Stage, StageBuilder};
 pub use self::grid::IntFormat;
 pub use self::layer::FLOOR;
 pub use self::storage::Storage;
-pub use verify::codec::int4::Layout;
 use self::work::{AwqWork, Piece};
 use crate::calibration::data::Samples;
 use crate::pattern::Pattern;
 use crate::select::{Fate, Selection, select};
 use crate::shards;
+pub use verify::codec::int4::Layout;
 
 /// Whether the ranges of groups are narrowed where that loses less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -137,7 +137,9 @@ impl Rewrite for Awq {
         let arch = Architecture::of(&input.config, &input.tensors)?;
         let storage = self.storage(input, &arch)?;
         let obstacle = |_: &Unit, m: &Module| match m.layer {
-            Some(Place::Mtp(_)) => Some("draft layers are not run, so there is nothing to calibrate on".into()),
+            Some(Place::Mtp(_)) => {
+                Some("draft layers are not run, so there is nothing to calibrate on".into())
+            }
             _ => storage.obstacle([m.rows, m.cols]),
         };
         let selection = select(&arch, &self.ignore, &obstacle)?;

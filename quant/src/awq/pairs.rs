@@ -106,8 +106,7 @@ pub fn of_layer(arch: &Architecture, fates: &[Fate], config: &Config, n: usize) 
     add(norm("input_layernorm"), readers, channel, Judge::Mixer);
     let one = |role| with(&|r| r == role).first().copied();
     let clamped = config.get("clip_qkv").is_some_and(|v| !v.is_null());
-    if let (Some(v), Some(o), false) =
-        (one(Role::Attention(Part::V)), one(Role::Attention(Part::O)), clamped)
+    if let (Some(v), Some(o), false) = (one(Role::Attention(Part::V)), one(Role::Attention(Part::O)), clamped)
     {
         let dim = head_dim(config, &modules[o])?;
         let shared = modules[o].cols / modules[v].rows.max(1);

@@ -7,8 +7,7 @@ use super::storage::Storage;
 
 /// Figures of all layers: errors before and after, what was chosen, the worst, and how experts were served.
 pub fn summary(layers: &[Value], storage: Storage) -> Value {
-    let pairs: Vec<&Value> =
-        layers.iter().filter_map(|l| l["pairs"].as_array()).flatten().collect();
+    let pairs: Vec<&Value> = layers.iter().filter_map(|l| l["pairs"].as_array()).flatten().collect();
     let mean = |key: &str| -> f64 {
         let sum: f64 = pairs.iter().filter_map(|p| p[key].as_f64()).sum();
         sum / pairs.len().max(1) as f64

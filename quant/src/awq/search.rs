@@ -85,8 +85,7 @@ pub struct Found {
 pub fn search(sizes: &Sizes, mut loss: impl FnMut(&[f32]) -> Result<f64>) -> Result<Found> {
     let ones = Candidate::Identity.scales(sizes);
     let before = loss(&ones)?;
-    let mut best =
-        Found { candidate: Candidate::Identity, scales: ones, before, after: before };
+    let mut best = Found { candidate: Candidate::Identity, scales: ones, before, after: before };
     let mut round = |list: Vec<Candidate>, best: &mut Found| -> Result<()> {
         for candidate in list {
             let scales = candidate.scales(sizes);
@@ -123,7 +122,8 @@ mod tests {
     fn scales_are_centred() {
         for c in [Candidate::Inputs(0.5), Candidate::Duo(0.3)] {
             let s = c.scales(&sizes());
-            let (low, high) = (s.iter().copied().fold(f32::MAX, f32::min), s.iter().copied().fold(0.0, f32::max));
+            let (low, high) =
+                (s.iter().copied().fold(f32::MAX, f32::min), s.iter().copied().fold(0.0, f32::max));
             assert!((low * high - 1.0).abs() < 1e-5, "{s:?}");
         }
         let s = Candidate::Inputs(1.0).scales(&sizes());

@@ -8,9 +8,7 @@ use serde_json::Value;
 use verify::architecture::{Architecture, Layer, Module};
 use verify::checkpoint::{Config, TensorMeta, TensorReader, TensorSpec};
 use verify::error::{Error, Result};
-use verify::rewrite::{
-    Applied, ModelView, Note, Preparation, StageBuilder, UnitKind, Work, rows_per_chunk,
-};
+use verify::rewrite::{Applied, ModelView, Note, Preparation, StageBuilder, UnitKind, Work, rows_per_chunk};
 
 use super::layer::Smoother;
 use super::pairs::{self, Producer};
@@ -46,7 +44,8 @@ impl Piece {
             match &self.from {
                 From::Source(kind) => builder.copy_as(spec, shard, kind.clone()),
                 From::Records(reads) => {
-                    let (name, size) = (spec.name.clone(), (spec.rows(), rows_per_chunk(spec.row_bytes(), 1)));
+                    let (name, size) =
+                        (spec.name.clone(), (spec.rows(), rows_per_chunk(spec.row_bytes(), 1)));
                     made.push((builder.compute(shard, vec![spec], size, &[reads]), name));
                 }
             }
@@ -102,9 +101,7 @@ fn kept(t: &TensorMeta, m: &Module, scaled: &HashSet<String>) -> Piece {
     };
     let from = match scaled.contains(&spec.name) {
         true => From::Records(t.spec.name.clone()),
-        false => {
-            From::Source(UnitKind::Copy { from: t.spec.name.clone(), first_row: m.source.first_row })
-        }
+        false => From::Source(UnitKind::Copy { from: t.spec.name.clone(), first_row: m.source.first_row }),
     };
     Piece { outputs: vec![spec], shard: t.shard, from }
 }
@@ -207,9 +204,11 @@ impl AwqWork {
             return input.read_rows(name, rows);
         }
         let module = self.arch.module(name.strip_suffix(".weight").unwrap_or(name));
-        let module = module.filter(|m| matches!(m.layer, Some(Layer::Body(_) | Layer::Mtp(_)))).ok_or_else(|| {
-            Error::input(format!("tensor `{name}` was not made")).hint("this is a fault of prep: please report it")
-        })?;
+        let module =
+            module.filter(|m| matches!(m.layer, Some(Layer::Body(_) | Layer::Mtp(_)))).ok_or_else(|| {
+                Error::input(format!("tensor `{name}` was not made"))
+                    .hint("this is a fault of prep: please report it")
+            })?;
         let first = module.source.first_row;
         input.read_rows(&module.source.tensor, first + rows.start..first + rows.end)
     }

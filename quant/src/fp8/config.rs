@@ -67,7 +67,12 @@ fn arguments(strategy: &str, group_size: Value, dynamic: bool) -> Value {
 }
 
 /// As the library of that name writes it. The format stands in the group too: expert layers read it there.
-pub(crate) fn compressed_tensors(format: &str, weights: Value, activations: Value, skipped: &[String]) -> Value {
+pub(crate) fn compressed_tensors(
+    format: &str,
+    weights: Value,
+    activations: Value,
+    skipped: &[String],
+) -> Value {
     json!({
         "quant_method": "compressed-tensors",
         "quantization_status": "compressed",

@@ -199,9 +199,7 @@ pub(crate) fn warnings(arch: &Architecture, selection: &Selection) -> Vec<String
         warnings.push(format!("left in 16 bit: {}", list_some(&told)));
     }
     if !selection.fates.contains(&Fate::Quantize) {
-        warnings.push(
-            "nothing was quantized: every linear stays in 16 bit; see the decisions".into(),
-        );
+        warnings.push("nothing was quantized: every linear stays in 16 bit; see the decisions".into());
     }
     warnings
 }

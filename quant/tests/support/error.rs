@@ -34,7 +34,8 @@ pub fn logits(model: &Path, sequences: &[Vec<u32>]) -> (Vec<Vec<f32>>, usize) {
 pub fn distance(source: &Path, quantized: &Path, sequences: &[Vec<u32>]) -> Distance {
     let ((want, vocab), (got, _)) = (logits(source, sequences), logits(quantized, sequences));
     let (mut error, mut power, mut kl, mut same, mut rows) = (0.0, 0.0, 0.0, 0usize, 0usize);
-    for (want, got) in want.iter().flat_map(|l| l.chunks(vocab)).zip(got.iter().flat_map(|l| l.chunks(vocab))) {
+    for (want, got) in want.iter().flat_map(|l| l.chunks(vocab)).zip(got.iter().flat_map(|l| l.chunks(vocab)))
+    {
         for (w, g) in want.iter().zip(got) {
             error += f64::from(g - w).powi(2);
             power += f64::from(*w).powi(2);

@@ -4,8 +4,8 @@
 
 use verify::Result;
 
-use super::{Blueprint, Builder};
 use super::qwen3_next::Hybrid;
+use super::{Blueprint, Builder};
 use crate::backend::{Backend, Divide};
 use crate::blocks::{Mlp, MoeConfig, Projections};
 
@@ -36,9 +36,8 @@ pub fn build_dense<'a, B: Backend>(model: &Builder<'a, B>) -> Result<Blueprint<'
     let hybrid = Hybrid::parse(&keys, Projections::Flat)?;
     let inter = keys.count("intermediate_size")?;
     let frame = hybrid.frame(prefix(model), tied(model)?)?;
-    let layer = move |layer: &Builder<'a, B>, n| {
-        hybrid.layer(layer, n, Mlp::dense(layer, hybrid.hidden(), inter)?)
-    };
+    let layer =
+        move |layer: &Builder<'a, B>, n| hybrid.layer(layer, n, Mlp::dense(layer, hybrid.hidden(), inter)?);
     model.blueprint(frame, Box::new(layer))
 }
 
