@@ -1,6 +1,6 @@
 //! Speed of AWQ: calibrates and quantizes a random Qwen3 MoE of about half a billion parameters.
 //!
-//! `cargo bench -p quant --bench awq [-- THREADS SAMPLES SEQ_LEN]`, in the folder for temporary files (`TMPDIR`).
+//! `cargo bench -p quant --bench awq [-- THREADS SAMPLES SEQ_LEN LAYERS]`, in the folder for temporary files (`TMPDIR`).
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs::File;
@@ -17,7 +17,6 @@ use verify::rewrite::{Options, OutputPlan, run};
 use verify::{Checkpoint, Dtype};
 
 const HIDDEN: usize = 1024;
-const LAYERS: usize = 8;
 const EXPERTS: usize = 32;
 const CHOSEN: usize = 4;
 const INTER: usize = 512;
@@ -30,14 +29,15 @@ fn main() {
     let mut numbers = std::env::args().filter_map(|a| a.parse::<usize>().ok());
     let threads = numbers.next().unwrap_or(2);
     let (samples, seq_len) = (numbers.next().unwrap_or(32), numbers.next().unwrap_or(256));
+    let layers = numbers.next().unwrap_or(8);
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
-    write_model(&source);
+    write_model(&source, layers);
     let token = |s: usize, i: usize| ((s * 104_729 + i * 7919 + i * i * 31) % VOCAB) as u32;
     let sequences = (0..samples).map(|s| (0..seq_len).map(|i| token(s, i)).collect()).collect();
     let awq = Awq::new(Samples::of(sequences));
-    let before = peak();
+    let (before, work_before) = (peak(), processor());
     let started = Instant::now();
     let plan = OutputPlan::new(Checkpoint::open(&source).unwrap(), &[&awq]).unwrap();
     let options = Options { threads, ..Options::default() };
@@ -45,7 +45,8 @@ fn main() {
     let seconds = started.elapsed().as_secs_f64();
     let details = &done.report.stages[0].details;
     println!(
-        "{threads} threads, {samples} x {seq_len} tokens: {seconds:.1} s, {:.0} tokens/s, peak memory {:.2} GiB ({:.2} before)",
+        "{threads} threads, {layers} layers, {samples} x {seq_len} tokens: {seconds:.1} s ({:.1} s of processor), {:.0} tokens/s, peak memory {:.2} GiB ({:.2} before)",
+        processor() - work_before,
         (samples * seq_len) as f64 / seconds,
         peak(),
         before
@@ -61,13 +62,21 @@ fn peak() -> f64 {
     kib / f64::from(1 << 20)
 }
 
-fn write_model(dir: &Path) {
+/// Seconds that this process worked, on all cores together: what others do on the machine does not count.
+fn processor() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+fn write_model(dir: &Path, layers: usize) {
     let mut specs = Vec::new();
     let mut add = |name: String, shape: &[usize]| {
         specs.push(TensorSpec::new(format!("{name}.weight"), Dtype::BF16, shape));
     };
     add("model.embed_tokens".into(), &[VOCAB, HIDDEN]);
-    for n in 0..LAYERS {
+    for n in 0..layers {
         let at = format!("model.layers.{n}");
         add(format!("{at}.self_attn.q_proj"), &[QUERIES * DIM, HIDDEN]);
         add(format!("{at}.self_attn.k_proj"), &[PAIRS * DIM, HIDDEN]);
@@ -88,7 +97,7 @@ fn write_model(dir: &Path) {
     add("lm_head".into(), &[VOCAB, HIDDEN]);
     let config = json!({
         "model_type": "qwen3_moe", "hidden_act": "silu", "rms_norm_eps": 1e-6, "vocab_size": VOCAB,
-        "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_experts": EXPERTS,
+        "hidden_size": HIDDEN, "num_hidden_layers": layers, "num_experts": EXPERTS,
         "num_experts_per_tok": CHOSEN, "moe_intermediate_size": INTER, "norm_topk_prob": true,
         "num_attention_heads": QUERIES, "num_key_value_heads": PAIRS, "head_dim": DIM,
         "rope_theta": 1e6, "max_position_embeddings": 4096, "tie_word_embeddings": false,

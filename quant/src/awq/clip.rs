@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use runner::Cpu;
 use runner::backend::{Backend, Linear};
 use runner::cpu::Array;
-use runner::cpu::isa::Isa;
+use runner::cpu::isa::{Isa, Kernel, LANES, Lanes};
 use runner::weights::{Bytes, Format, Matrix};
 use verify::Result;
 use verify::codec::Float;
@@ -16,7 +16,7 @@ use super::moments::Moments;
 /// How far a range may be narrowed.
 const RATIOS: [f32; 10] = [1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55];
 
-/// For every row of `weights` `[rows, cols]`, whose columns are scaled by `s`, the grids of least error on inputs of
+/// For every row of `weights` `[rows, cols]`, whose columns are already scaled by `s`, the grids of least error on inputs of
 /// these moments: `[rows, cols / group]`. Each group is judged for itself.
 pub fn grids(
     cpu: &Cpu,
@@ -60,7 +60,7 @@ fn of_group(cpu: &Cpu, part: &[f32], s: &[f32], gram: &[f32], format: IntFormat)
         let off = differences(cpu.isa(), part, s, &tried, format);
         let [through] = cpu.linear(&off, [&products])?;
         for (n, (off, through)) in off.each_row().zip(through.each_row()).enumerate() {
-            let error: f32 = off.iter().zip(through).map(|(a, b)| a * b).sum();
+            let error = cpu.isa().run(Dot(off, through));
             if error < best[n].1 {
                 best[n] = (tried[n], error);
             }
@@ -73,12 +73,47 @@ fn of_group(cpu: &Cpu, part: &[f32], s: &[f32], gram: &[f32], format: IntFormat)
 
 /// What rounding changes in each weight, seen by the unscaled inputs.
 fn differences(isa: Isa, part: &[f32], s: &[f32], grids: &[Grid], format: IntFormat) -> Array {
+    let inverse: Vec<f32> = s.iter().map(|s| 1.0 / s).collect();
     let mut off = part.to_vec();
     for ((row, original), grid) in off.chunks_exact_mut(s.len()).zip(part.chunks_exact(s.len())).zip(grids) {
         isa.run(RoundTrip { row, grids: std::slice::from_ref(grid), format });
-        for ((off, w), s) in row.iter_mut().zip(original).zip(s) {
-            *off = (*off - w) / s;
-        }
+        isa.run(Unscale { row, original, inverse: &inverse });
     }
     Array::new(grids.len(), s.len(), off)
+}
+
+/// `(row - original) * inverse`.
+struct Unscale<'a> {
+    row: &'a mut [f32],
+    original: &'a [f32],
+    inverse: &'a [f32],
+}
+
+impl Kernel for Unscale<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Unscale { row, original, inverse } = self;
+        for i in 0..row.len().min(original.len()).min(inverse.len()) {
+            row[i] = (row[i] - original[i]) * inverse[i];
+        }
+    }
+}
+
+/// The sum of products of two rows of whole lanes.
+struct Dot<'a>(&'a [f32], &'a [f32]);
+
+impl Kernel for Dot<'_> {
+    type Out = f32;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self) -> f32 {
+        let mut sum = L::splat(0.0);
+        let (a, b) = (self.0.as_chunks::<LANES>().0, self.1.as_chunks::<LANES>().0);
+        for i in 0..a.len().min(b.len()) {
+            sum = sum.fma(L::load(&a[i]), L::load(&b[i]));
+        }
+        sum.sum()
+    }
 }

@@ -31,7 +31,7 @@ const PROBE: usize = 2048;
 /// Tokens, spread over all samples, that every expert sees.
 const SEEN: usize = 8192;
 /// Tokens on which a single linear is compared.
-const JUDGED: usize = 1024;
+const JUDGED: usize = 512;
 /// An expert that fewer tokens choose is reported.
 pub const FLOOR: usize = 16;
 
