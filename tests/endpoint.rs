@@ -44,7 +44,7 @@ fn tiny_folder() -> PathBuf {
     fixture("models/qwen3-moe/adapter")
 }
 
-fn good() -> Config {
+pub fn good() -> Config {
     Config { folder: Some(tiny_folder()), ..Config::vllm("qwen3_coder", suite(), perfect(&suite())) }
 }
 

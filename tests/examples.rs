@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::args;
+use crate::endpoint;
 use crate::help::COMMANDS;
 use crate::stand_in;
+use crate::support::hub::{Hub, REPO};
+use crate::support::server::Server;
 use crate::support::{Dir, fixture, prep, repository, sharded_model, tiny_fp8, tiny_merged};
 
 /// The examples of a command, lines that the help text broke put together again.
@@ -50,6 +53,8 @@ fn place(dir: &Dir, example: &str) -> PathBuf {
     write("outputs.jsonl", &format!("{{\"text\": \"hello\", \"tools\": [{tool}]}}\n"));
     let template = std::fs::read_to_string(fixture("models/qwen3-moe/adapter/chat_template.jinja")).unwrap();
     write("chat_template.jinja", &template);
+    write("wiki.txt", &"The tide turns twice a day. ".repeat(20));
+    write("traffic.jsonl", &"{\"text\": \"The tide turns twice a day.\"}\n".repeat(40));
     before(dir, &cwd, example);
     cwd
 }
@@ -65,8 +70,11 @@ fn before(dir: &Dir, cwd: &Path, example: &str) {
     if example.starts_with("prep checksum") && !example.contains("--check") {
         std::fs::remove_file(cwd.join("MODEL/SHA256SUMS")).unwrap();
     }
-    if example.starts_with("prep diff") {
+    if example.starts_with("prep diff") || example.contains("--baseline") {
         dir.copy_of(tiny_fp8(), "work/MODEL-FP8");
+    }
+    if example.starts_with("prep verify OUT") {
+        dir.copy_of(tiny_merged(), "work/OUT");
     }
 }
 
@@ -74,16 +82,29 @@ fn before(dir: &Dir, cwd: &Path, example: &str) {
 fn every_example_works_as_printed() {
     let bin = Path::new(env!("CARGO_BIN_EXE_prep")).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let (hub, server) = (Hub::of_folder(&fixture("models/qwen3-moe/base")), Server::start(endpoint::good()));
+    // Names of the outer world stand for the servers of this test.
+    let here = |example: &str| {
+        let text = example.replace("Qwen/Qwen3-0.6B", REPO).replace("--model NAME", "");
+        ["http://localhost:8000", "http://gpu1:8000", "http://gpu2:8000"]
+            .iter()
+            .fold(text, |text, url| text.replace(url, &server.url))
+    };
     let mut ran = 0;
     for command in COMMANDS {
         for example in examples(command) {
             let dir = Dir::new();
             let cwd = place(&dir, &example);
             let out = Command::new("sh")
-                .args(["-c", &example])
+                .args(["-c", &here(&example)])
                 .current_dir(&cwd)
                 .env("PATH", &path)
                 .env("HOME", &cwd)
+                .env("HF_ENDPOINT", hub.address())
+                .env("MODELSCOPE_DOMAIN", hub.address())
+                .env_remove("HF_HOME")
+                .env_remove("HF_HUB_CACHE")
+                .env_remove("HF_HUB_OFFLINE")
                 .stdin(std::process::Stdio::null())
                 .output()
                 .unwrap();

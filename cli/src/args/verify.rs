@@ -19,7 +19,7 @@ Examples:
   prep verify MODEL --parser qwen3_coder
   prep verify MODEL --parser qwen3_coder --min-score 60 --report verify.html
   prep verify MODEL-FP8 --parser qwen3_coder --baseline MODEL --text wiki.txt --max-score-drop 2
-  prep verify MODEL --parser hermes --repeat 5 --temperature 0.7 --top-p 0.8
+  prep verify MODEL --parser qwen3_coder --repeat 5 --temperature 0.7 --top-p 0.8
   prep verify --endpoint http://localhost:8000 --model NAME --parser qwen3_coder
   prep verify OUT --endpoint http://gpu1:8000 --endpoint http://gpu2:8000 --parser qwen3_coder --report all.html"
 )]
