@@ -62,7 +62,8 @@ impl DataReport {
         (self.packed, self.truncated) = (packed.packed, packed.truncated);
         self.sequences = packed.sequences.len();
         self.tokens = packed.sequences.iter().map(Vec::len).sum();
-        if self.sequences < options.samples {
+        // How much the built-in set holds is not the user's doing.
+        if self.source != BUILT_IN_SOURCE && self.sequences < options.samples {
             self.warnings.push(format!(
                 "calibration has {} sequences of up to {} tokens where {} were asked for: the data do not suffice",
                 self.sequences, self.seq_len, options.samples
