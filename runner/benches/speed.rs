@@ -1,4 +1,5 @@
-//! Speed of the CPU backend against the machine's own limit: `cargo bench -p runner [-- THREADS] [avx2]`.
+//! Speed of the CPU backend against the machine's own limit: `cargo bench -p runner --bench speed [-- THREADS] [avx2]
+//! [bf16] [fp8] [int4]`.
 //!
 //! Makes a random Qwen3 MoE of half a billion parameters, in bf16, in FP8 and in 4 bit, decodes and reads prompts with it,
 //! and compares the bytes that a token needs with a streaming read of the same files in the same run.
@@ -46,7 +47,10 @@ fn main() {
     if peer.is_none() {
         println!("llama.cpp is not measured: PREP_LLAMA_CPP names no Python that has it");
     }
-    for kind in [Kind::Bf16, Kind::Fp8, Kind::Int4] {
+    let kinds = [Kind::Bf16, Kind::Fp8, Kind::Int4];
+    let named = |kind: &Kind| std::env::args().any(|a| a == kind.name().trim());
+    let all = !kinds.iter().any(named);
+    for kind in kinds.into_iter().filter(|kind| all || named(kind)) {
         let dir = tempfile::tempdir().unwrap();
         write_model(dir.path(), kind);
         let peer = peer.as_deref().zip(kind.of_llama_cpp());
@@ -208,7 +212,7 @@ const IN_CACHE: [usize; 2] = [128, 1024];
 fn formats() -> [(&'static str, Format); 4] {
     let [rows, cols] = IN_CACHE;
     let scales =
-        Scales { values: vec![1.0; rows * cols >> 14].into(), block: [128, 128], across: cols / 128 };
+        Scales { values: vec![1.0; rows * cols / (128 * 128)].into(), block: [128, 128], across: cols / 128 };
     let ones = || Bytes::owned(1f32.to_le_bytes().repeat(rows * cols / 128));
     let zeros = Bytes::owned(vec![0x88; rows * cols / 128 / 2]);
     let int4 = Int4 { scales: ones(), float: Float::F32, zeros: None, group: 128, across: cols / 128 };

@@ -15,6 +15,7 @@ the weights are 138 MB. What is compared, on a few prompts:
 import json
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -206,23 +207,23 @@ def dumped(path, count):
         yield np.frombuffer(raw[head + begin : head + end], np.float32).reshape(entry["shape"])
 
 
-def compare(out, program, reader, named, heads):
+def compare(out, work, program, reader, named, heads):
     from llama_cpp import Llama
 
-    write_f32_gguf(out / "f32.gguf", reader, named, heads)
-    peers = {"Q4_1": gguf_file(), "f32": out / "f32.gguf"}
+    write_f32_gguf(work / "f32.gguf", reader, named, heads)
+    peers = {"Q4_1": gguf_file(), "f32": work / "f32.gguf"}
     peers = {k: Llama(str(p), n_ctx=512, logits_all=True, verbose=False) for k, p in peers.items()}
     ours = []
     for messages in MESSAGES:
-        (out / "messages.json").write_text(json.dumps(messages))
-        ours.append(prep(program, out, "--messages", out / "messages.json", "--max-new", NEW)["answers"][0])
+        (work / "messages.json").write_text(json.dumps(messages))
+        ours.append(prep(program, out, "--messages", work / "messages.json", "--max-new", NEW)["answers"][0])
     # The prompts' own tokens, by llama.cpp's tokenizer: equal counts show that both cut text alike.
     texts = [render(reader, messages) for messages in MESSAGES]
     prompts = [peers["f32"].tokenize(text.encode(), add_bos=False, special=True) for text in texts]
     whole = [prompt + answer["tokens"] for prompt, answer in zip(prompts, ours)]
-    (out / "tokens.json").write_text(json.dumps(whole))
-    prep(program, out, "--tokens", out / "tokens.json", "--max-new", 0, "--logits", out / "logits.safetensors")
-    first = [logits.argmax(-1) for logits in dumped(out / "logits.safetensors", len(whole))]
+    (work / "tokens.json").write_text(json.dumps(whole))
+    prep(program, out, "--tokens", work / "tokens.json", "--max-new", 0, "--logits", work / "logits.safetensors")
+    first = [logits.argmax(-1) for logits in dumped(work / "logits.safetensors", len(whole))]
     for n, (messages, answer) in enumerate(zip(MESSAGES, ours)):
         print(f"\n> {messages[-1]['content']}")
         print(f"prep : {answer['text']!r} ({answer['prompt_tokens']} + {len(answer['tokens'])} tokens)")
@@ -252,7 +253,8 @@ def main():
     out = Path(sys.argv[1])
     made = convert(out)
     if len(sys.argv) == 4:
-        compare(out, sys.argv[3], *made)
+        with tempfile.TemporaryDirectory() as work:
+            compare(out, Path(work), sys.argv[3], *made)
 
 
 if __name__ == "__main__":
