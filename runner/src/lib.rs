@@ -11,6 +11,7 @@
 pub mod backend;
 pub mod blocks;
 pub mod cpu;
+pub mod cuda;
 pub mod decoder;
 pub mod dump;
 pub mod engine;

@@ -1,0 +1,155 @@
+// Gated DeltaNet, token by token.
+//
+//   conv        c[t][ch] = silu(sum over j of taps[ch][j] * m[t - count + 1 + j][ch]); the last count - 1 inputs are kept
+//   unit_norm   x / sqrt(sum x^2 + 1e-6) * scale, in place, over heads of q and k
+//   delta_gates beta = sigmoid(b), decay = exp(decay_rate * softplus(a + dt_bias))
+//   delta_recurrent, for each value head n with key head n / (value_heads / key_heads):
+//     S = decay S;   u = beta (v - S^T k);   S = S + k u^T;   y = S^T q
+//                                                     cpu::delta: convolved, push_unit, Update, recurrent
+//
+// Tokens come as spans of sequences: span i has tokens firsts[i] to firsts[i + 1] and the state in slot slots[i].
+#include "math.cuh"
+#include "warp.cuh"
+
+// A thread for each channel, grid (ceil(channels / 256), spans). recent [slots, count - 1, channels], oldest first.
+extern "C" __global__ void __launch_bounds__(256)
+    delta_conv(const float *m, const float *taps, u32 count, u32 channels, const u32 *firsts, const u32 *slots,
+               float *recent, float *out) {
+    u32 channel = blockIdx.x * 256 + threadIdx.x, first = firsts[blockIdx.y], end = firsts[blockIdx.y + 1];
+    if (channel >= channels) {
+        return;
+    }
+    float *kept = recent + u64(slots[blockIdx.y]) * (count - 1) * channels + channel;
+    // Input number i of the span, the kept ones before it.
+    for (u32 t = first; t < end; t++) {
+        float sum = 0.0f;
+        for (u32 j = 0; j < count; j++) {
+            u32 at = t - first + j;
+            float x = at < count - 1 ? kept[u64(at) * channels] : m[u64(first + at - (count - 1)) * channels + channel];
+            sum = fmaf(taps[channel * count + j], x, sum);
+        }
+        out[u64(t) * channels + channel] = silu(sum);
+    }
+    // Rising: what is read stands at or after what is written.
+    u32 tokens = end - first;
+    for (u32 i = 0; i < count - 1; i++) {
+        u32 at = tokens + i;
+        kept[u64(i) * channels] =
+            at < count - 1 ? kept[u64(at) * channels] : m[u64(first + at - (count - 1)) * channels + channel];
+    }
+}
+
+// A warp for each head, block (32, 8), grid (ceil(tokens * heads / 8)); head h of token t begins at t * stride + h * dim.
+extern "C" __global__ void __launch_bounds__(256)
+    unit_norm(float *x, u32 stride, u32 heads, u32 dim, u32 tokens, float scale) {
+    u32 at = blockIdx.x * 8 + threadIdx.y, lane = threadIdx.x;
+    if (at >= tokens * heads) {
+        return;
+    }
+    x += u64(at / heads) * stride + at % heads * dim;
+    float squares = 0.0f;
+    for (u32 i = lane; i < dim; i += 32) {
+        squares = fmaf(x[i], x[i], squares);
+    }
+    float factor = 1.0f / sqrtf(warp_sum(squares) + 1e-6f);
+    for (u32 i = lane; i < dim; i += 32) {
+        x[i] = x[i] * factor * scale;
+    }
+}
+
+// A thread for each number of b and a [tokens, heads]. The rate is -exp(A_log).
+extern "C" __global__ void __launch_bounds__(256)
+    delta_gates(const float *b, const float *a, const float *rate, const float *dt_bias, u32 heads, u32 n, float *beta,
+                float *decay) {
+    u32 i = blockIdx.x * 256 + threadIdx.x;
+    if (i >= n) {
+        return;
+    }
+    float x = a[i] + dt_bias[i % heads];
+    float softplus = x > 20.0f ? x : float(log1p(exp(double(x))));
+    beta[i] = sigmoid(b[i]);
+    decay[i] = exp_of(rate[i % heads] * softplus);
+}
+
+static const u32 COLUMNS = 32;
+static const u32 SLICES = 8;
+
+// qkv [tokens, channels] after conv and unit_norm; state [slots, value_heads, key_dim, value_dim]; out [tokens,
+// value_heads, value_dim]. A block has 32 columns of one head's state in registers, in SLICES slices of its rows:
+// block (32, 8), grid (ceil(value_dim / 32), value_heads, spans); key_dim at most SLICES * ROWS.
+template <u32 ROWS>
+PREP_FN void recurrent(const float *qkv, const float *beta, const float *decay, const u32 *firsts, const u32 *slots,
+                       u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, float *state, float *out) {
+    PREP_SHARED(float, parts, SLICES * COLUMNS);
+    u32 lane = threadIdx.x, slice = threadIdx.y, col = blockIdx.x * COLUMNS + lane, head = blockIdx.y;
+    u32 key_head = head / (value_heads / key_heads), keys = key_heads * key_dim;
+    u32 channels = 2 * keys + value_heads * value_dim;
+    bool inside = col < value_dim;
+    float *s = state + (u64(slots[blockIdx.z]) * value_heads + head) * key_dim * value_dim + col;
+    float rows[ROWS];
+#pragma unroll
+    for (u32 i = 0; i < ROWS; i++) {
+        u32 d = slice + i * SLICES;
+        rows[i] = inside && d < key_dim ? s[u64(d) * value_dim] : 0.0f;
+    }
+    for (u32 t = firsts[blockIdx.z]; t < firsts[blockIdx.z + 1]; t++) {
+        const float *q = qkv + u64(t) * channels + key_head * key_dim, *k = q + keys;
+        const float *v = qkv + u64(t) * channels + 2 * keys + head * value_dim;
+        float forget = decay[t * value_heads + head], strength = beta[t * value_heads + head];
+        float found = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < ROWS; i++) {
+            u32 d = slice + i * SLICES;
+            if (d < key_dim) {
+                rows[i] *= forget;
+                found = fmaf(k[d], rows[i], found);
+            }
+        }
+        parts[slice * COLUMNS + lane] = found;
+        __syncthreads();
+        found = 0.0f;
+        for (u32 i = 0; i < SLICES; i++) {
+            found += parts[i * COLUMNS + lane];
+        }
+        float u = inside ? strength * (v[col] - found) : 0.0f;
+        float y = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < ROWS; i++) {
+            u32 d = slice + i * SLICES;
+            if (d < key_dim) {
+                rows[i] = fmaf(k[d], u, rows[i]);
+                y = fmaf(q[d], rows[i], y);
+            }
+        }
+        // Everyone has read the parts of `found`.
+        __syncthreads();
+        parts[slice * COLUMNS + lane] = y;
+        __syncthreads();
+        if (slice == 0 && inside) {
+            y = 0.0f;
+            for (u32 i = 0; i < SLICES; i++) {
+                y += parts[i * COLUMNS + lane];
+            }
+            out[(u64(t) * value_heads + head) * value_dim + col] = y;
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (u32 i = 0; i < ROWS; i++) {
+        u32 d = slice + i * SLICES;
+        if (inside && d < key_dim) {
+            s[u64(d) * value_dim] = rows[i];
+        }
+    }
+}
+
+#define RECURRENT(rows, name)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+        delta_recurrent_##name(const float *qkv, const float *beta, const float *decay, const u32 *firsts,             \
+                               const u32 *slots, u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim,           \
+                               float *state, float *out) {                                                             \
+        recurrent<rows>(qkv, beta, decay, firsts, slots, key_heads, value_heads, key_dim, value_dim, state, out);      \
+    }
+// For key heads of at most 128 and 256 entries.
+RECURRENT(16, 128)
+RECURRENT(32, 256)
