@@ -19,11 +19,47 @@ struct OfF32 {
     typedef float Type;
     PREP_FN float read(const float *p) { return *p; }
     PREP_FN float write(float v) { return v; }
+    PREP_FN float dot(const float *q, const float *k, u32 dim) {
+        float sum = 0.0f;
+        u32 d = 0;
+        if (dim % 4 == 0) {
+            for (; d < dim; d += 4) {
+                float4 x = load_float4(k + d), y = load_float4(q + d);
+                sum = fmaf(y.x, x.x, sum);
+                sum = fmaf(y.y, x.y, sum);
+                sum = fmaf(y.z, x.z, sum);
+                sum = fmaf(y.w, x.w, sum);
+            }
+        }
+        for (; d < dim; d++) {
+            sum = fmaf(q[d], k[d], sum);
+        }
+        return sum;
+    }
 };
 struct OfBf16 {
     typedef u16 Type;
     PREP_FN float read(const u16 *p) { return from_bf16(*p); }
     PREP_FN u16 write(float v) { return to_bf16(v); }
+    PREP_FN float dot(const float *q, const u16 *k, u32 dim) {
+        float sum = 0.0f;
+        u32 d = 0;
+        if (dim % 8 == 0) {
+            for (; d < dim; d += 8) {
+                uint4 b = load16(k + d);
+                const u32 words[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    sum = fmaf(q[d + 2 * i], __uint_as_float(words[i] << 16), sum);
+                    sum = fmaf(q[d + 2 * i + 1], __uint_as_float(words[i] & 0xffff0000u), sum);
+                }
+            }
+        }
+        for (; d < dim; d++) {
+            sum = fmaf(q[d], from_bf16(k[d]), sum);
+        }
+        return sum;
+    }
 };
 
 // k and v [tokens, width] to their slots: cpu::attention::Kv::append. Grid (ceil(width / 256), tokens).
@@ -64,24 +100,12 @@ PREP_FN void split(const float *q, const typename T::Type *keys, const typename 
     u64 sequence = starts[token];
     for (u32 from = first; from < end; from += POSITIONS) {
         u32 some = least(POSITIONS, end - from);
-        // A thread for each head and position.
-        for (u32 i = thread; i < group * POSITIONS; i += 128) {
-            u32 h = i / POSITIONS, p = i % POSITIONS;
-            float score = NOTHING;
-            if (p < some) {
-                const typename T::Type *key = keys + ((sequence + from + p) * pairs + pair) * dim;
-                score = 0.0f;
-                for (u32 d = 0; d < dim; d++) {
-                    score = fmaf(query[h * dim + d], T::read(key + d), score);
-                }
-                score *= scale;
-            }
-            scores[i] = score;
-        }
-        __syncthreads();
-        // A warp for each head.
+        // A warp for each head, a lane for each position.
         for (u32 h = warp; h < group; h += 4) {
-            float score = scores[h * POSITIONS + lane];
+            float score = NOTHING;
+            if (lane < some) {
+                score = T::dot(query + h * dim, keys + ((sequence + from + lane) * pairs + pair) * dim, dim) * scale;
+            }
             float before = top[h], now = fmaxf(before, warp_max(score));
             float e = exp_of(score - now), sum = warp_sum(e);
             scores[h * POSITIONS + lane] = e;

@@ -76,14 +76,18 @@ static const u32 SLICES = 8;
 
 // qkv [tokens, channels] after conv and unit_norm; state [slots, value_heads, key_dim, value_dim]; out [tokens,
 // value_heads, value_dim]. A block has 32 columns of one head's state in registers, in SLICES slices of its rows:
-// block (32, 8), grid (ceil(value_dim / 32), value_heads, spans); key_dim at most SLICES * ROWS.
+// block (32, 8), grid (ceil(value_dim / 32), value_heads, spans); key_dim at most SLICES * ROWS, which is at most 256.
 template <u32 ROWS>
 PREP_FN void recurrent(const float *qkv, const float *beta, const float *decay, const u32 *firsts, const u32 *slots,
                        u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, float *state, float *out) {
-    PREP_SHARED(float, parts, SLICES * COLUMNS);
-    u32 lane = threadIdx.x, slice = threadIdx.y, col = blockIdx.x * COLUMNS + lane, head = blockIdx.y;
-    u32 key_head = head / (value_heads / key_heads), keys = key_heads * key_dim;
-    u32 channels = 2 * keys + value_heads * value_dim;
+    PREP_SHARED(float, queries, SLICES * ROWS);
+    PREP_SHARED(float, keys, SLICES * ROWS);
+    PREP_SHARED(float, found_parts, SLICES * COLUMNS);
+    PREP_SHARED(float, y_parts, SLICES * COLUMNS);
+    u32 lane = threadIdx.x, slice = threadIdx.y, thread = slice * 32 + lane;
+    u32 col = blockIdx.x * COLUMNS + lane, head = blockIdx.y;
+    u32 key_head = head / (value_heads / key_heads), all_keys = key_heads * key_dim;
+    u32 channels = 2 * all_keys + value_heads * value_dim;
     bool inside = col < value_dim;
     float *s = state + (u64(slots[blockIdx.z]) * value_heads + head) * key_dim * value_dim + col;
     float rows[ROWS];
@@ -93,46 +97,47 @@ PREP_FN void recurrent(const float *qkv, const float *beta, const float *decay, 
         rows[i] = inside && d < key_dim ? s[u64(d) * value_dim] : 0.0f;
     }
     for (u32 t = firsts[blockIdx.z]; t < firsts[blockIdx.z + 1]; t++) {
-        const float *q = qkv + u64(t) * channels + key_head * key_dim, *k = q + keys;
-        const float *v = qkv + u64(t) * channels + 2 * keys + head * value_dim;
+        const float *q = qkv + u64(t) * channels + key_head * key_dim, *k = q + all_keys;
+        const float *v = qkv + u64(t) * channels + 2 * all_keys + head * value_dim;
         float forget = decay[t * value_heads + head], strength = beta[t * value_heads + head];
+        // Rows beyond the head's are zero and stay so.
+        if (thread < SLICES * ROWS) {
+            queries[thread] = thread < key_dim ? q[thread] : 0.0f;
+            keys[thread] = thread < key_dim ? k[thread] : 0.0f;
+        }
+        __syncthreads();
         float found = 0.0f;
 #pragma unroll
         for (u32 i = 0; i < ROWS; i++) {
-            u32 d = slice + i * SLICES;
-            if (d < key_dim) {
-                rows[i] *= forget;
-                found = fmaf(k[d], rows[i], found);
-            }
+            rows[i] *= forget;
+            found = fmaf(keys[slice + i * SLICES], rows[i], found);
         }
-        parts[slice * COLUMNS + lane] = found;
+        found_parts[slice * COLUMNS + lane] = found;
         __syncthreads();
         found = 0.0f;
+#pragma unroll
         for (u32 i = 0; i < SLICES; i++) {
-            found += parts[i * COLUMNS + lane];
+            found += found_parts[i * COLUMNS + lane];
         }
         float u = inside ? strength * (v[col] - found) : 0.0f;
         float y = 0.0f;
 #pragma unroll
         for (u32 i = 0; i < ROWS; i++) {
-            u32 d = slice + i * SLICES;
-            if (d < key_dim) {
-                rows[i] = fmaf(k[d], u, rows[i]);
-                y = fmaf(q[d], rows[i], y);
-            }
+            rows[i] = fmaf(keys[slice + i * SLICES], u, rows[i]);
+            y = fmaf(queries[slice + i * SLICES], rows[i], y);
         }
-        // Everyone has read the parts of `found`.
-        __syncthreads();
-        parts[slice * COLUMNS + lane] = y;
+        y_parts[slice * COLUMNS + lane] = y;
+        // The last one of a token: queries, keys and parts are free after it, but for slice 0, which the next token's
+        // first barrier waits for.
         __syncthreads();
         if (slice == 0 && inside) {
             y = 0.0f;
+#pragma unroll
             for (u32 i = 0; i < SLICES; i++) {
-                y += parts[i * COLUMNS + lane];
+                y += y_parts[i * COLUMNS + lane];
             }
             out[(u64(t) * value_heads + head) * value_dim + col] = y;
         }
-        __syncthreads();
     }
 #pragma unroll
     for (u32 i = 0; i < ROWS; i++) {

@@ -6,7 +6,7 @@
 // Tokens are ordered by falling logit, of equal ones the lower id first. Nothing is sorted: every limit keeps a first
 // stretch of that order, and the end of a stretch is found by halving, bit by bit, from the count or the weight of what
 // stands before a candidate. Sums have a fixed order, not that of the CPU: a draw differs where it falls within 1e-13
-// of a boundary. A block of 1024 for each sequence, grid (sequences).
+// of a boundary. A block for each sequence, grid (sequences).
 #include "warp.cuh"
 
 // Order of floats as order of whole numbers; -0 stands below 0 there, as in total_cmp.

@@ -88,3 +88,9 @@ pub const HEADERS: [Source; 5] = [
     file!("warp.cuh", "lib/"),
     file!("weights.cuh", "lib/"),
 ];
+
+/// How NVRTC compiles them, besides the architecture. Contraction is off, so that numbers are rounded as the CPU does.
+pub const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=false", "--dopt=on"];
+
+/// The shipped PTX is for this; every later GPU's driver takes it, and no kernel has code for a later one.
+pub const PTX_ARCHITECTURE: &str = "80";

@@ -24,8 +24,8 @@ fn sequences_attend_like_the_cpus() {
         // Two sequences: their first tokens, then steps of both; the pool holds them apart.
         let starts = [3u32, 100];
         let spans = [
-            [Span { start: 0, len: 5 }, Span { start: 0, len: 60 }],
-            [Span { start: 5, len: 1 }, Span { start: 60, len: 2 }],
+            [Span { start: 0, len: 5 }, Span { start: 0, len: 40 }],
+            [Span { start: 5, len: 1 }, Span { start: 40, len: 2 }],
         ];
         let mut caches = [cpu.new_kv(heads).unwrap(), cpu.new_kv(heads).unwrap()];
         let slots = 200;

@@ -91,10 +91,11 @@ fn uploaded(m: &mut Machine, moe: &Mixture) -> Uploaded {
 
 #[test]
 fn few_tokens_go_through_a_mixture() {
-    let shapes: [[usize; 2]; 2] = [[40, 24], [128, 600]];
+    let shapes: [[usize; 2]; 2] = [[40, 24], [96, 530]];
     for (kind, [hidden, inter]) in KINDS.iter().flat_map(|k| shapes.map(|s| (*k, s))) {
         let Some(mut m) = Machine::new() else { return };
-        let moe = Mixture::new(2, hidden.next_multiple_of(32), inter.next_multiple_of(32), kind);
+        let whole = if matches!(kind, Kind::Int4(128, ..)) { 128 } else { 32 };
+        let moe = Mixture::new(2, hidden.next_multiple_of(whole), inter.next_multiple_of(whole), kind);
         let u = uploaded(&mut m, &moe);
         let (tokens, visits) = (moe.tokens(), moe.tokens() * CHOSEN);
         let (hidden, inter) = (u.gate.cols, u.gate.rows);

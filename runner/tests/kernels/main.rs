@@ -10,6 +10,8 @@ mod elementwise;
 mod experts;
 mod machine;
 mod matrices;
+mod mutations;
+mod nvidia;
 mod product;
 mod quantize;
 mod sample;

@@ -59,7 +59,8 @@ fn few_tokens_multiply_like_the_cpu() {
     // Visits to experts that share an input in threes.
     for kind in KINDS {
         let experts: Vec<Matrix> = (0..4).map(|e| matrix(10, 96, kind, 20 + e)).collect();
-        let x = Array::new(2, 96, random(2 * 96, 8));
+        let cols = experts[0].cols;
+        let x = Array::new(2, cols, random(2 * cols, 8));
         let ids = [3u32, 0, 2, 1, 1, 3];
         let weights = upload(&mut m, &experts.iter().collect::<Vec<_>>());
         let (at, ids_at) = (m.floats(x.values()), m.words(&ids));
@@ -67,7 +68,7 @@ fn few_tokens_multiply_like_the_cpu() {
         let y = m.room(6 * rows * 4);
         m.run(&Gemv { w: weights, x: at, ids: Some(ids_at), per: 3, bias: None, y, visits: 6 }.launch());
         let one = |(v, e): (usize, &u32)| {
-            product(&Array::new(1, 96, x.row(v / 3).to_vec()), &experts[*e as usize], None)
+            product(&Array::new(1, cols, x.row(v / 3).to_vec()), &experts[*e as usize], None)
         };
         let want: Vec<f32> = ids.iter().enumerate().flat_map(one).collect();
         assert_close(&m.read_floats(y), &want, &format!("experts, {kind:?}"));

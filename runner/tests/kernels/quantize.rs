@@ -35,7 +35,7 @@ fn loss_of(lanes: &[f32], scales: &[f32], amaxes: &[u32]) -> Loss {
 
 #[test]
 fn codes_scales_and_losses_have_the_bits_of_the_cpu() {
-    let shapes = [(1, 1), (5, 33), (128, 128), (130, 260), (300, 17)];
+    let shapes = [(1, 1), (5, 33), (130, 150)];
     for (float, (rows, cols)) in
         [Float::F32, Float::F16, Float::BF16].into_iter().flat_map(|f| shapes.map(|s| (f, s)))
     {

@@ -4,6 +4,11 @@ use super::{read, write};
 use crate::cuda::{Arg, Launch};
 use crate::sampling::Sampling;
 
+/// A block for each sequence: whole warps, no more than the logits can use.
+fn block(vocab: u32) -> [u32; 3] {
+    [vocab.div_ceil(8).next_multiple_of(32).clamp(32, 1024), 1, 1]
+}
+
 /// The largest logit of each sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Argmax<P> {
@@ -21,7 +26,7 @@ impl<P: Copy> Argmax<P> {
     /// The launch.
     pub fn launch(&self) -> Launch<P> {
         let args = vec![read(self.logits), Arg::U32(self.vocab), write(self.ids)];
-        Launch::new("argmax", [self.sequences, 1, 1], [1024, 1, 1], args)
+        Launch::new("argmax", [self.sequences, 1, 1], block(self.vocab), args)
     }
 }
 
@@ -65,6 +70,6 @@ impl<P: Copy> Sample<P> {
             write(self.weights),
             write(self.ids),
         ];
-        Launch::new("sample", [self.sequences, 1, 1], [1024, 1, 1], args)
+        Launch::new("sample", [self.sequences, 1, 1], block(self.vocab), args)
     }
 }
