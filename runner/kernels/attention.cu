@@ -109,8 +109,7 @@ PREP_FN void split(const float *q, const typename T::Type *keys, const typename 
             float before = top[h], now = fmaxf(before, warp_max(score));
             float e = exp_of(score - now), sum = warp_sum(e);
             scores[h * POSITIONS + lane] = e;
-            // Every lane has read before one writes.
-            __syncwarp();
+            // The shuffles came after every lane's reading.
             if (lane == 0) {
                 factor[h] = exp_of(before - now);
                 all[h] = all[h] * factor[h] + sum;

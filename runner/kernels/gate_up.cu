@@ -31,7 +31,7 @@ PREP_FN void gate_up(const Weights &gate, const Weights &up, const float *x, con
 }
 
 #define GATE_UP(F, name)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
         gate_up_##name(Weights gate, Weights up, const float *x, const u32 *ids, u32 per, float *out) {                \
         gate_up<F>(gate, up, x, ids, per, out);                                                                        \
     }

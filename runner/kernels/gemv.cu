@@ -30,7 +30,7 @@ PREP_FN void gemv(const Weights &w, const float *x, const u32 *ids, u32 per, con
 }
 
 #define GEMV(F, name)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
         gemv_##name(Weights w, const float *x, const u32 *ids, u32 per, const float *bias, float *y) {                 \
         gemv<F>(w, x, ids, per, bias, y);                                                                              \
     }

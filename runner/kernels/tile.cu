@@ -7,8 +7,8 @@
 //
 // A block of four warps computes 64 rows of y times 64 of w, in steps of 32 columns: grid (ceil(w.rows / 64), tiles).
 // Numbers enter the matrix unit as sums of bf16 parts. Quantized codes and bf16 weights are one part, exactly; f16
-// two; f32 three. Activations are `parts` parts, 8 bits each: with 2 an element is off by 2^-17 of itself, with 3 not
-// at all; 1 is what servers do. Scales multiply the sum of a step, in f32.
+// two; f32 three. Activations are `parts` parts, 8 bits each: with 2 an element is off by 2^-17 of itself; 1
+// is what servers do. Scales multiply the sum of a step, in f32.
 //
 // The names end in the number of parts: tile_bf16_2.
 #include "mma.cuh"
@@ -183,10 +183,10 @@ PREP_FN void tile(const Weights &w, const float *x, const u32 *order, const u32 
 }
 
 #define TILE_OF(F, name, parts)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
+    extern "C" __global__ void __launch_bounds__(128, 2)                                                               \
         tile_##name##_##parts(Weights w, const float *x, const u32 *order, const u32 *offsets, u32 experts, u32 per,   \
                               u32 count, const float *bias, float *y) {                                                \
         tile<F, parts>(w, x, order, offsets, experts, per, count, bias, y);                                            \
     }
-#define TILES(F, name) TILE_OF(F, name, 1) TILE_OF(F, name, 2) TILE_OF(F, name, 3)
+#define TILES(F, name) TILE_OF(F, name, 1) TILE_OF(F, name, 2)
 PREP_FORMATS(TILES)

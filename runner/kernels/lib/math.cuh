@@ -64,6 +64,31 @@ PREP_FN float from_f16_bits(u32 bits) {
 }
 PREP_FN float2 from_f16_pair(u32 pair) { return {from_f16_bits(pair & 0xffff), from_f16_bits(pair >> 16)}; }
 #endif
+
+// To nearest even, as half::f16::from_f32.
+#ifdef __CUDACC__
+PREP_FN u16 to_f16(float x) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+#else
+PREP_FN u16 to_f16(float x) {
+    u32 bits = __float_as_uint(x), sign = bits >> 16 & 0x8000, a = bits & 0x7fffffffu;
+    if (a > 0x7f800000u) {
+        return u16(sign | 0x7fff);
+    }
+    if (a >= 0x477ff000u) {
+        return u16(sign | 0x7c00);
+    }
+    if (a < 0x38800000u) {
+        // Subnormal: one unit in the last place of 0.5 is 2^-24.
+        float shifted = __uint_as_float(a) + 0.5f;
+        return u16(sign | (__float_as_uint(shifted) - 0x3f000000u));
+    }
+    return u16(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112u << 10)));
+}
+#endif
 PREP_FN float from_f16(u16 bits) { return from_f16_pair(bits).x; }
 
 // A float of kind 0 f32, 1 f16, 2 bf16.

@@ -1,7 +1,7 @@
 // Weights as they are stored, expanded in registers.
 //
 // A row begins at a multiple of sixteen bytes and is filled up with zeros to it. A format unpacks sixteen bytes, a
-// chunk, to PER numbers, and gives the factor that the chunk's numbers still have to be multiplied with. For e4m3 and
+// chunk, to PER numbers (AT_ONCE chunks where there are registers for them), and gives the factor that the chunk's numbers still have to be multiplied with. For e4m3 and
 // int4 the numbers are whole multiples of a power of two that bf16 holds exactly.
 #pragma once
 #include "math.cuh"
@@ -26,6 +26,25 @@ struct Weights {
 PREP_FN const u8 *row_codes(const Weights &w, u32 expert, u32 row) {
     return w.codes + expert * w.expert_codes + u64(row) * w.stride;
 }
+// `a` or `b`; for threads that take either the compiler makes one piece of code, not two.
+PREP_FN Weights choose(bool first, const Weights &a, const Weights &b) {
+    Weights w;
+    w.codes = first ? a.codes : b.codes;
+    w.scales = first ? a.scales : b.scales;
+    w.zeros = first ? a.zeros : b.zeros;
+    w.expert_codes = first ? a.expert_codes : b.expert_codes;
+    w.rows = first ? a.rows : b.rows;
+    w.cols = first ? a.cols : b.cols;
+    w.stride = first ? a.stride : b.stride;
+    w.block_rows = first ? a.block_rows : b.block_rows;
+    w.block_cols = first ? a.block_cols : b.block_cols;
+    w.across = first ? a.across : b.across;
+    w.expert_scales = first ? a.expert_scales : b.expert_scales;
+    w.expert_zeros = first ? a.expert_zeros : b.expert_zeros;
+    w.scale_kind = first ? a.scale_kind : b.scale_kind;
+    w.block_shift = first ? a.block_shift : b.block_shift;
+    return w;
+}
 PREP_FN u32 block_of(const Weights &w, u32 col) {
     return w.block_shift < 32 ? col >> w.block_shift : col / w.block_cols;
 }
@@ -34,6 +53,7 @@ struct NoScales {};
 
 struct F32 {
     static const u32 PER = 4;
+    static const u32 AT_ONCE = 4;
     static const bool SCALED = false;
     typedef NoScales Row;
     PREP_FN Row row(const Weights &, u32, u32) { return Row(); }
@@ -48,6 +68,7 @@ struct F32 {
 
 struct F16 {
     static const u32 PER = 8;
+    static const u32 AT_ONCE = 4;
     static const bool SCALED = false;
     typedef NoScales Row;
     PREP_FN Row row(const Weights &, u32, u32) { return Row(); }
@@ -65,6 +86,7 @@ struct F16 {
 
 struct Bf16 {
     static const u32 PER = 8;
+    static const u32 AT_ONCE = 4;
     static const bool SCALED = false;
     typedef NoScales Row;
     PREP_FN Row row(const Weights &, u32, u32) { return Row(); }
@@ -83,6 +105,7 @@ struct Bf16 {
 // codes too; the scale makes up for it.
 struct E4m3 {
     static const u32 PER = 16;
+    static const u32 AT_ONCE = 2;
     static const bool SCALED = true;
     struct Row {
         const float *scales;
@@ -114,9 +137,10 @@ struct E4m3 {
     }
 };
 
-// Four bits, the low half of a byte first: (code - zero) * scale.
+// Four bits, the low half of a byte first: (code - zero) * scale. Groups are whole words, or there is one in a row.
 struct Int4 {
     static const u32 PER = 32;
+    static const u32 AT_ONCE = 1;
     static const bool SCALED = true;
     struct Row {
         u64 first_scale;
@@ -149,11 +173,15 @@ struct Int4 {
         if (w.across == 1 || w.block_cols % PER == 0) {
             return scale(w, r, group);
         }
-        // Groups that end inside a chunk: rare, so slow.
-        for (u32 i = 0; i < 32; i++) {
-            u32 g = least(block_of(w, col + i), w.across - 1);
-            float code = v[i] + (less - MAGIC);
-            v[i] = (code - zero(r, g)) * scale(w, r, g);
+        // Groups that end inside a chunk, between words: rare.
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            u32 g = least(block_of(w, col + 8 * i), w.across - 1);
+            float more = zero(r, group) - zero(r, g), factor = scale(w, r, g);
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) {
+                v[8 * i + j] = (v[8 * i + j] + more) * factor;
+            }
         }
         return 1.0f;
     }
@@ -188,7 +216,7 @@ PREP_FN float chunk_dot(const Weights &w, u32 expert, u32 row, const float4 *x, 
     const u8 *codes = row_codes(w, expert, row) + u64(first / F::PER) * 16;
     u32 chunks = divided_up(least(w.cols - first, SIZE), F::PER);
     float sum = 0.0f;
-#pragma unroll 2
+#pragma unroll F::AT_ONCE
     for (u32 c = lane; c < chunks; c += 32) {
         float v[F::PER];
         float factor = F::unpack(w, r, first + c * F::PER, load16_once(codes + c * 16), v);

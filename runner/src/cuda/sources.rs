@@ -23,7 +23,7 @@ pub struct Module {
 impl Module {
     /// Names of its kernels.
     pub fn kernels(&self) -> Vec<String> {
-        let parts = ["1", "2", "3"].map(String::from).to_vec();
+        let parts = ["1", "2"].map(String::from).to_vec();
         let formats = WeightFormat::ALL.map(|f| f.suffix().to_string()).to_vec();
         let kv = [KvKind::F32, KvKind::Bf16].map(|k| k.suffix().to_string()).to_vec();
         let floats = ["f32", "f16", "bf16"].map(String::from).to_vec();
@@ -53,7 +53,7 @@ macro_rules! module {
 }
 
 /// All kernels.
-pub const MODULES: [Module; 17] = [
+pub const MODULES: [Module; 18] = [
     module!("attention.cu", "kv_write_{kv}", "attention_split_{kv}", "attention_combine"),
     module!("combine.cu", "combine"),
     module!(
@@ -62,7 +62,8 @@ pub const MODULES: [Module; 17] = [
         "unit_norm",
         "delta_gates",
         "delta_recurrent_128",
-        "delta_recurrent_256"
+        "delta_recurrent_256",
+        "delta_chunked"
     ),
     module!("down.cu", "down_{format}"),
     module!("elementwise.cu", "add", "bias", "clamp", "gate", "swiglu", "columns"),
@@ -70,6 +71,7 @@ pub const MODULES: [Module; 17] = [
     module!("fp8.cu", "fp8_quantize_{float}", "fp8_amax_{float}"),
     module!("gate_up.cu", "gate_up_{format}"),
     module!("gemv.cu", "gemv_{format}"),
+    module!("int4.cu", "int4_quantize_{float}", "weight_shares_{float}", "squared_difference"),
     module!("repack.cu", "awq_codes", "awq_zeros"),
     module!("rmsnorm.cu", "rmsnorm", "rmsnorm_add", "rmsnorm_gated"),
     module!("rope.cu", "rope"),
@@ -90,7 +92,7 @@ pub const HEADERS: [Source; 5] = [
 ];
 
 /// How NVRTC compiles them, besides the architecture. Contraction is off, so that numbers are rounded as the CPU does.
-pub const OPTIONS: [&str; 3] = ["--std=c++17", "--fmad=false", "--dopt=on"];
+pub const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
 /// The shipped PTX is for this; every later GPU's driver takes it, and no kernel has code for a later one.
 pub const PTX_ARCHITECTURE: &str = "80";

@@ -112,7 +112,11 @@ fn layout(matrix: &Matrix) -> Option<(WeightFormat, [usize; 2], ScaleKind)> {
                 Float::F16 => ScaleKind::F16,
                 Float::BF16 => ScaleKind::Bf16,
             };
-            (WeightFormat::Int4, [1, i.group], kind)
+            (i.across <= 1 || i.group.is_multiple_of(8)).then_some((
+                WeightFormat::Int4,
+                [1, i.group],
+                kind,
+            ))?
         }
         Format::Awq(_) => return None,
     })

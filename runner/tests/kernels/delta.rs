@@ -3,7 +3,7 @@
 use runner::Backend;
 use runner::backend::{DeltaInputs, DeltaRule, GateActivation, Norm, Span};
 use runner::cpu::{Array, Cpu};
-use runner::cuda::launches::{Conv, DeltaGates, DeltaRecurrent, DeltaShape, RmsNormGated, UnitNorm};
+use runner::cuda::launches::{self, Conv, DeltaGates, DeltaShape, RmsNormGated, UnitNorm};
 
 use super::machine::{At, Machine, random};
 
@@ -26,6 +26,7 @@ fn rule(shape: DeltaShape, taps: usize) -> DeltaRule<Cpu> {
 }
 
 struct Device {
+    chunked: bool,
     recent: At,
     state: At,
 }
@@ -69,13 +70,13 @@ fn step(
     m.run(&UnitNorm { x: out, stride: channels, heads: key_heads, dim, tokens: count, scale }.launch());
     let k = out.plus((key_heads * dim * 4) as usize);
     m.run(&UnitNorm { x: k, stride: channels, heads: key_heads, dim, tokens: count, scale: 1.0 }.launch());
-    let [beta, decay] = [m.room(tokens * heads as usize * 4), m.room(tokens * heads as usize * 4)];
-    m.run(&DeltaGates { b, a, rate, dt_bias, heads, tokens: count, beta, decay }.launch());
+    let [beta, log_decay] = [m.room(tokens * heads as usize * 4), m.room(tokens * heads as usize * 4)];
+    m.run(&DeltaGates { b, a, rate, dt_bias, heads, tokens: count, beta, log_decay }.launch());
     let y = m.room(tokens * (heads * shape.value_dim) as usize * 4);
-    let rule_launch = DeltaRecurrent {
+    let rule_launch = launches::DeltaRule {
         qkv: out,
         beta,
-        decay,
+        log_decay,
         firsts,
         slots,
         shape,
@@ -83,7 +84,7 @@ fn step(
         out: y,
         spans: spans_u32,
     };
-    m.run(&rule_launch.launch());
+    m.run(&if device.chunked { rule_launch.launch_chunked() } else { rule_launch.launch() });
     let (runs, width) = (count * heads, shape.value_dim);
     m.run(&RmsNormGated { y, z, weight, runs, width, eps: rule.norm.eps, gate: rule.gate }.launch());
     m.read_floats(y)
@@ -92,7 +93,11 @@ fn step(
 #[test]
 fn sequences_pass_through_the_rule_like_the_cpus() {
     let shapes = [(1, 2, 8, 20, 4), (2, 2, 32, 32, 4), (2, 6, 128, 40, 3), (1, 1, 200, 8, 2)];
-    for (key_heads, value_heads, key_dim, value_dim, taps) in shapes {
+    let ways = shapes.into_iter().flat_map(|s| [(s, false), (s, true)]);
+    for ((key_heads, value_heads, key_dim, value_dim, taps), chunked) in ways {
+        if chunked && key_dim > 128 {
+            continue;
+        }
         let Some(mut m) = Machine::new() else { return };
         let shape = DeltaShape { key_heads, value_heads, key_dim, value_dim };
         let rule = rule(shape, taps);
@@ -100,6 +105,7 @@ fn sequences_pass_through_the_rule_like_the_cpus() {
         let mut states = [cpu.new_delta(&rule).unwrap(), cpu.new_delta(&rule).unwrap()];
         let channels = shape.channels() as usize;
         let device = Device {
+            chunked,
             recent: m.floats(&vec![0.0; 2 * (taps - 1) * channels]),
             state: m.floats(&vec![0.0; (2 * value_heads * key_dim * value_dim) as usize]),
         };
@@ -123,7 +129,7 @@ fn sequences_pass_through_the_rule_like_the_cpus() {
             let (got, want): (Vec<f32>, Vec<f32>) = (got, want.values().to_vec());
             let size = want.iter().fold(0.0f32, |a, b| a.max(b.abs()));
             for (g, w) in got.iter().zip(&want) {
-                assert!((g - w).abs() <= 3e-5 * size, "{shape:?} step {i}: {g} {w}");
+                assert!((g - w).abs() <= 3e-5 * size, "{shape:?} chunked {chunked} step {i}: {g} {w}");
             }
             start = [0, 1].map(|s| start[s] + lens[s]);
         }

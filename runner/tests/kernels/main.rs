@@ -8,6 +8,7 @@ mod build;
 mod delta;
 mod elementwise;
 mod experts;
+mod int4;
 mod machine;
 mod matrices;
 mod mutations;

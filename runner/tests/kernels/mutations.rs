@@ -38,7 +38,7 @@ struct Planted {
 
 use Caught::{Order, Outside, Report, Result as Wrong};
 
-const PLANTED: [Planted; 16] = [
+const PLANTED: [Planted; 17] = [
     Planted {
         what: "no barrier between writing and reading shared memory",
         file: "gemv.cu",
@@ -134,9 +134,16 @@ const PLANTED: [Planted; 16] = [
         caught: &[Order, Wrong],
     },
     Planted {
-        what: "no wait of the warp between reading and writing the largest score",
-        file: "attention.cu",
-        from: "            __syncwarp();\n",
+        what: "no wait of the warp for what its lanes put down",
+        file: "down.cu",
+        from: "stage<F, PART>(tile, x, first, w.cols, lane, 32);\n        __syncwarp();",
+        to: "stage<F, PART>(tile, x, first, w.cols, lane, 32);",
+        caught: &[Order, Wrong],
+    },
+    Planted {
+        what: "no barrier before the experts' products are summed",
+        file: "down.cu",
+        from: "    __syncthreads();\n",
         to: "",
         caught: &[Order, Wrong],
     },
@@ -199,6 +206,7 @@ fn check(file: &str, program: &std::path::Path) -> Result<(), String> {
         "rmsnorm.cu" => check_norm(&mut m),
         "sort.cu" => check_sort(&mut m),
         "attention.cu" => check_attention(&mut m),
+        "down.cu" => check_down(&mut m),
         _ => check_router(&mut m),
     }
 }
@@ -280,4 +288,17 @@ fn check_router(m: &mut Machine) -> Result<(), String> {
     run(m, Router { logits, experts: 40, chosen: 8, divide, ids, weights, tokens: 1 }.launch())?;
     let sum: f32 = m.read_floats(weights).iter().sum();
     compare(&[sum], &[1.0])
+}
+
+fn check_down(m: &mut Machine) -> Result<(), String> {
+    let experts = [matrix(9, 600, Kind::Bf16, 7), matrix(9, 600, Kind::Bf16, 8)];
+    let w = upload(m, &[&experts[0], &experts[1]]);
+    let x = random(1200, 9);
+    let (inner, ids, weights, out) = (m.floats(&x), m.words(&[0, 1]), m.floats(&[0.75, 0.25]), m.room(36));
+    let launch = Down { w, inner, ids, weights, chosen: 2, shared: None, out, tokens: 1 };
+    run(m, launch.launch())?;
+    let [a, b] =
+        [0, 1].map(|e| product(&Array::new(1, 600, x[e * 600..][..600].to_vec()), &experts[e], None));
+    let want: Vec<f32> = a.iter().zip(&b).map(|(a, b)| 0.75 * a + 0.25 * b).collect();
+    compare(&m.read_floats(out), &want)
 }

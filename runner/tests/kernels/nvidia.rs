@@ -9,7 +9,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
 
@@ -142,62 +142,67 @@ fn most_threads(ptx: &str, kernel: &str) -> u32 {
     limit.split(',').map(|n| n.split_whitespace().next().unwrap().parse::<u32>().unwrap_or(1)).product()
 }
 
-fn assembled(ptxas: &Path, ptx: &Path, architecture: &str, cubin: &Path) -> String {
+/// Assembles a module's PTX: what each kernel takes, in the order of their names, nothing of it spilled.
+fn assembled(ptxas: &Path, module: &Module, ptx: &str, architecture: &str) -> Vec<Usage> {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, cubin) = (folder.path().join("kernel.ptx"), folder.path().join("kernel.cubin"));
+    fs::write(&file, ptx).unwrap();
     let mut command = Command::new(ptxas);
-    let out = command
-        .args(["-v", &format!("-arch=sm_{architecture}")])
-        .arg(ptx)
-        .arg("-o")
-        .arg(cubin)
-        .output()
-        .unwrap();
+    command.args(["-v", &format!("-arch=sm_{architecture}")]).arg(&file).arg("-o").arg(&cubin);
+    let out = command.output().unwrap();
     let text = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{command:?}\n{text}");
-    text
+    let mut found = usages(&text);
+    found.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+    let mut names = module.kernels();
+    names.sort();
+    assert_eq!(found.iter().map(|u| u.kernel.clone()).collect::<Vec<_>>(), names);
+    for usage in &found {
+        let what = format!("{} on sm_{architecture}: {usage:?}", usage.kernel);
+        assert_eq!((usage.spills, usage.stack), (0, 0), "{what}");
+        let threads = most_threads(ptx, &usage.kernel);
+        assert!(usage.registers > 0 && usage.registers * threads <= REGISTERS, "{what}, {threads} threads");
+    }
+    if module.source.name == "tile.cu" {
+        check_matrix_unit(&cubin, module, architecture);
+    }
+    found
+}
+
+fn ptxas() -> Option<PathBuf> {
+    let path = std::env::var_os("PREP_PTXAS").map(PathBuf::from);
+    if path.is_none() {
+        eprintln!("skipped: PREP_PTXAS is not set");
+    }
+    path
+}
+
+fn shipped(module: &Module) -> PathBuf {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/ptx");
+    home.join(module.source.name.replace(".cu", ".ptx"))
 }
 
 #[test]
-fn every_kernel_compiles_without_spills() {
-    let Some(nvrtc) = Nvrtc::open() else { return };
-    let Some(ptxas) = std::env::var_os("PREP_PTXAS") else {
-        return eprintln!("skipped: PREP_PTXAS is not set");
-    };
-    let ptxas = Path::new(&ptxas);
-    let folder = tempfile::tempdir().unwrap();
-    let (file, cubin) = (folder.path().join("kernel.ptx"), folder.path().join("kernel.cubin"));
-    // Kernel, then registers on each architecture.
-    let mut table: Vec<(String, u32, Vec<u32>)> = Vec::new();
+fn every_kernel_compiles_for_every_architecture() {
+    let (Some(nvrtc), Some(ptxas)) = (Nvrtc::open(), ptxas()) else { return };
     for module in &MODULES {
-        let first = table.len();
         for architecture in ARCHITECTURES {
-            let ptx = nvrtc.ptx(module, architecture);
-            fs::write(&file, &ptx).unwrap();
-            let mut found = usages(&assembled(ptxas, &file, architecture, &cubin));
-            found.sort_by(|a, b| a.kernel.cmp(&b.kernel));
-            let mut names = module.kernels();
-            names.sort();
-            assert_eq!(found.iter().map(|u| u.kernel.clone()).collect::<Vec<_>>(), names);
-            for (i, usage) in found.into_iter().enumerate() {
-                let what = format!("{} on sm_{architecture}: {usage:?}", usage.kernel);
-                assert_eq!((usage.spills, usage.stack), (0, 0), "{what}");
-                let threads = most_threads(&ptx, &usage.kernel);
-                assert!(
-                    usage.registers > 0 && usage.registers * threads <= REGISTERS,
-                    "{what}, {threads} threads"
-                );
-                if architecture == ARCHITECTURES[0] {
-                    table.push((usage.kernel, usage.shared, Vec::new()));
-                }
-                table[first + i].2.push(usage.registers);
-            }
-            if module.source.name == "tile.cu" {
-                check_matrix_unit(&cubin, module, architecture);
-            }
+            assembled(&ptxas, module, &nvrtc.ptx(module, architecture), architecture);
         }
     }
+}
+
+#[test]
+fn shipped_ptx_assembles_for_every_architecture() {
+    let Some(ptxas) = ptxas() else { return };
     eprintln!("registers on {ARCHITECTURES:?}; nothing spilled, no stack");
-    for (kernel, shared, registers) in table {
-        eprintln!("{kernel:<24} shared {shared:>6}  {registers:?}");
+    for module in &MODULES {
+        let ptx = fs::read_to_string(shipped(module)).unwrap();
+        let usages = ARCHITECTURES.map(|a| assembled(&ptxas, module, &ptx, a));
+        for (i, usage) in usages[0].iter().enumerate() {
+            let registers: Vec<u32> = usages.iter().map(|u| u[i].registers).collect();
+            eprintln!("{:<24} shared {:>6}  {registers:?}", usage.kernel, usage.shared);
+        }
     }
 }
 
@@ -225,22 +230,21 @@ fn check_matrix_unit(cubin: &Path, module: &Module, architecture: &str) {
 #[test]
 fn shipped_ptx_is_that_of_the_sources() {
     let Some(nvrtc) = Nvrtc::open() else { return };
-    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/ptx");
     let compiler = |ptx: &str| ptx.lines().find(|l| l.contains("compilation tools")).unwrap().to_string();
     for module in &MODULES {
-        let file = home.join(module.source.name.replace(".cu", ".ptx"));
+        let file = shipped(module);
         let ptx = nvrtc.ptx(module, PTX_ARCHITECTURE);
         if std::env::var_os("PREP_PTX_WRITE").is_some() {
-            fs::create_dir_all(&home).unwrap();
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, ptx).unwrap();
             continue;
         }
-        let shipped = fs::read_to_string(&file).unwrap();
-        if compiler(&shipped) != compiler(&ptx) {
-            return eprintln!("skipped: the shipped PTX is by another compiler: {}", compiler(&shipped));
+        let there = fs::read_to_string(&file).unwrap();
+        if compiler(&there) != compiler(&ptx) {
+            return eprintln!("skipped: the shipped PTX is by another compiler: {}", compiler(&there));
         }
         assert!(
-            shipped == ptx,
+            there == ptx,
             "{} is not that of the sources: run this test with PREP_PTX_WRITE=1",
             file.display()
         );

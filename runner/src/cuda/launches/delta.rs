@@ -112,8 +112,8 @@ pub struct DeltaGates<P> {
     pub tokens: u32,
     /// `[tokens, heads]`.
     pub beta: P,
-    /// `[tokens, heads]`, 0 to 1.
-    pub decay: P,
+    /// `[tokens, heads]`, not positive.
+    pub log_decay: P,
 }
 
 impl<P: Copy> DeltaGates<P> {
@@ -128,21 +128,21 @@ impl<P: Copy> DeltaGates<P> {
             Arg::U32(self.heads),
             Arg::U32(n),
             write(self.beta),
-            write(self.decay),
+            write(self.log_decay),
         ];
         Launch::new("delta_gates", [n.div_ceil(256), 1, 1], [256, 1, 1], args)
     }
 }
 
-/// The delta rule, token by token.
+/// The delta rule.
 #[derive(Debug, Clone, Copy)]
-pub struct DeltaRecurrent<P> {
+pub struct DeltaRule<P> {
     /// `[tokens, channels]` after convolution and unit norm.
     pub qkv: P,
     /// `[tokens, value_heads]`.
     pub beta: P,
     /// `[tokens, value_heads]`.
-    pub decay: P,
+    pub log_decay: P,
     /// u32 `[spans + 1]`: each span's first token.
     pub firsts: P,
     /// u32 `[spans]`: where each span's state lies.
@@ -157,15 +157,25 @@ pub struct DeltaRecurrent<P> {
     pub spans: u32,
 }
 
-impl<P: Copy> DeltaRecurrent<P> {
-    /// The launch.
+impl<P: Copy> DeltaRule<P> {
+    /// Token by token: for steps of a few tokens.
     pub fn launch(&self) -> Launch<P> {
+        self.launch_of(if self.shape.key_dim <= 128 { "delta_recurrent_128" } else { "delta_recurrent_256" })
+    }
+
+    /// Sixteen tokens at a time, for prompts; key heads of at most 128 entries.
+    pub fn launch_chunked(&self) -> Launch<P> {
+        let dim = self.shape.key_dim;
+        let numbers = dim * 32 + 2 * 16 * (dim + 1) + 2 * 16 * 16 + 16 * 32 + 16;
+        self.launch_of("delta_chunked").shared(numbers * 4)
+    }
+
+    fn launch_of(&self, kernel: &str) -> Launch<P> {
         let s = self.shape;
         let mut args =
-            vec![read(self.qkv), read(self.beta), read(self.decay), read(self.firsts), read(self.slots)];
+            vec![read(self.qkv), read(self.beta), read(self.log_decay), read(self.firsts), read(self.slots)];
         args.extend([s.key_heads, s.value_heads, s.key_dim, s.value_dim].map(Arg::U32));
         args.extend([write(self.state), write(self.out)]);
-        let kernel = if s.key_dim <= 128 { "delta_recurrent_128" } else { "delta_recurrent_256" };
         Launch::new(kernel, [s.value_dim.div_ceil(32), s.value_heads, self.spans], [32, 8, 1], args)
     }
 }

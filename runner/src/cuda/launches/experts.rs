@@ -95,7 +95,7 @@ pub struct Down<P> {
     pub ids: P,
     /// `[tokens, chosen]`.
     pub weights: P,
-    /// At most 31.
+    /// At most 15.
     pub chosen: u32,
     /// Where there is a shared expert.
     pub shared: Option<Shared<P>>,
@@ -187,7 +187,7 @@ pub struct Tile<P> {
     pub bias: Option<P>,
     /// `[count, rows]`.
     pub y: P,
-    /// bf16 parts of an activation, 1 to 3: 8 bits each.
+    /// bf16 parts of an activation, 1 or 2: 8 bits each.
     pub parts: u32,
 }
 

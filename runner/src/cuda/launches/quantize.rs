@@ -5,7 +5,7 @@ use crate::cuda::{Arg, Launch};
 use verify::codec::Float;
 use verify::codec::fp8::ScaleValues;
 
-fn suffix(float: Float) -> &'static str {
+pub(super) fn suffix(float: Float) -> &'static str {
     match float {
         Float::F32 => "f32",
         Float::F16 => "f16",
