@@ -141,7 +141,7 @@ PREP_FN void split(const float *q, const typename T::Type *keys, const typename 
 }
 
 // The gate of head h of token t begins at t * gate_stride + h * gate_head.
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 4)
     attention_combine(const float *parts, const float *gate, u32 gate_stride, u32 gate_head, u32 queries, u32 dim,
                       u32 splits, float *out) {
     u32 head = blockIdx.x * 4 + threadIdx.y, token = blockIdx.y, lane = threadIdx.x;
@@ -171,12 +171,12 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 #define ATTENTION(T, name)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
         kv_write_##name(const float *k, const float *v, const u32 *starts, const u32 *positions, u32 width,            \
                         T::Type *keys, T::Type *values) {                                                              \
         kv_write<T>(k, v, starts, positions, width, keys, values);                                                     \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(128)                                                                  \
+    extern "C" __global__ void __launch_bounds__(128, 4)                                                               \
         attention_split_##name(const float *q, const T::Type *keys, const T::Type *values, const u32 *starts,          \
                                const u32 *positions, u32 queries, u32 pairs, u32 dim, u32 length, float *parts) {      \
         split<T>(q, keys, values, starts, positions, queries, pairs, dim, length, parts);                              \

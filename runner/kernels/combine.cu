@@ -7,7 +7,7 @@
 // A thread for each number, grid (ceil(n / 256)), n = tokens * width.
 #include "math.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     combine(const float *y, const u32 *positions, const float *weights, u32 chosen, const float *shared,
             const float *gate, u32 width, u64 n, float *out) {
     u64 i = u64(blockIdx.x) * 256 + threadIdx.x;

@@ -16,7 +16,7 @@
 #include "warp.cuh"
 
 // A thread for each channel, grid (ceil(channels / 256), spans). recent [slots, count - 1, channels], oldest first.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     delta_conv(const float *m, const float *taps, u32 count, u32 channels, const u32 *firsts, const u32 *slots,
                float *recent, float *out) {
     u32 channel = blockIdx.x * 256 + threadIdx.x, first = firsts[blockIdx.y], end = firsts[blockIdx.y + 1];
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // A warp for each head, block (32, 8), grid (ceil(tokens * heads / 8)); head h of token t begins at t * stride + h * dim.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     unit_norm(float *x, u32 stride, u32 heads, u32 dim, u32 tokens, float scale) {
     u32 at = blockIdx.x * 8 + threadIdx.y, lane = threadIdx.x;
     if (at >= tokens * heads) {
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // A thread for each number of b and a [tokens, heads]. The rate is -exp(A_log).
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     delta_gates(const float *b, const float *a, const float *rate, const float *dt_bias, u32 heads, u32 n, float *beta,
                 float *log_decay) {
     u32 i = blockIdx.x * 256 + threadIdx.x;
@@ -154,10 +154,10 @@ PREP_FN void recurrent(const float *qkv, const float *beta, const float *log_dec
 
 #define RECURRENT(rows, name)                                                                                          \
     extern "C" __global__ void __launch_bounds__(256, 1)                                                               \
-        delta_recurrent_##name(const float *qkv, const float *beta, const float *log_decay, const u32 *firsts,             \
+        delta_recurrent_##name(const float *qkv, const float *beta, const float *log_decay, const u32 *firsts,         \
                                const u32 *slots, u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim,           \
                                float *state, float *out) {                                                             \
-        recurrent<rows>(qkv, beta, log_decay, firsts, slots, key_heads, value_heads, key_dim, value_dim, state, out);      \
+        recurrent<rows>(qkv, beta, log_decay, firsts, slots, key_heads, value_heads, key_dim, value_dim, state, out);  \
     }
 // For key heads of at most 128 and 256 entries.
 RECURRENT(16, 128)
@@ -168,7 +168,7 @@ static const u32 CHUNK = 16;
 // As delta_recurrent, key_dim at most 128. Each column of the state goes through the chunk by itself, so a block takes
 // COLUMNS of them; what the tokens have in common each block works out anew. Shared memory: state [key_dim, COLUMNS],
 // keys and queries [CHUNK, key_dim + 1] each, then four small arrays.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     delta_chunked(const float *qkv, const float *beta, const float *log_decay, const u32 *firsts, const u32 *slots,
                   u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, float *state, float *out) {
     PREP_DYN_SHARED(float, memory);

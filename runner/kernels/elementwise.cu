@@ -12,38 +12,38 @@
 
 PREP_FN u64 number() { return u64(blockIdx.x) * 256 + threadIdx.x; }
 
-extern "C" __global__ void __launch_bounds__(256) add(float *x, const float *y, u64 n) {
+extern "C" __global__ void __launch_bounds__(256, 2) add(float *x, const float *y, u64 n) {
     u64 i = number();
     if (i < n) {
         x[i] += y[i];
     }
 }
-extern "C" __global__ void __launch_bounds__(256) bias(float *y, const float *bias, u32 width, u64 n) {
+extern "C" __global__ void __launch_bounds__(256, 2) bias(float *y, const float *bias, u32 width, u64 n) {
     u64 i = number();
     if (i < n) {
         y[i] += bias[i % width];
     }
 }
-extern "C" __global__ void __launch_bounds__(256) clamp(float *x, float limit, u64 n) {
+extern "C" __global__ void __launch_bounds__(256, 2) clamp(float *x, float limit, u64 n) {
     u64 i = number();
     if (i < n) {
         float v = x[i];
         x[i] = v < -limit ? -limit : (v > limit ? limit : v);
     }
 }
-extern "C" __global__ void __launch_bounds__(256) gate(float *x, const float *gate, u32 shared, u64 n) {
+extern "C" __global__ void __launch_bounds__(256, 2) gate(float *x, const float *gate, u32 shared, u64 n) {
     u64 i = number();
     if (i < n) {
         x[i] *= sigmoid(gate[i / shared]);
     }
 }
-extern "C" __global__ void __launch_bounds__(256) swiglu(float *gate, const float *up, u64 n) {
+extern "C" __global__ void __launch_bounds__(256, 2) swiglu(float *gate, const float *up, u64 n) {
     u64 i = number();
     if (i < n) {
         gate[i] = silu(gate[i]) * up[i];
     }
 }
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     columns(const float *x, const u32 *columns, float *out, u32 width, u32 count, u64 n) {
     u64 i = number();
     if (i < n) {

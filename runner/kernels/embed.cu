@@ -20,7 +20,7 @@ template <class F> PREP_FN void embed(const Weights &table, const u32 *ids, floa
 }
 
 #define EMBED(F, name)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(128) embed_##name(Weights table, const u32 *ids, float *out) {        \
+    extern "C" __global__ void __launch_bounds__(128, 4) embed_##name(Weights table, const u32 *ids, float *out) {     \
         embed<F>(table, ids, out);                                                                                     \
     }
 PREP_FORMATS(EMBED)

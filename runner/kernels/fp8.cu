@@ -92,12 +92,12 @@ template <class T> PREP_FN void amax(const typename T::Type *w, u64 n, u32 *amax
 }
 
 #define FP8(T, name)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
         fp8_quantize_##name(const T::Type *w, u32 rows, u32 cols, u32 block_rows, u32 block_cols, u32 bf16_scale,      \
                             const float *given, u8 *codes, float *scales, u32 *amaxes, float *loss) {                  \
         quantize<T>(w, rows, cols, block_rows, block_cols, bf16_scale, given, codes, scales, amaxes, loss);            \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256) fp8_amax_##name(const T::Type *w, u64 n, u32 *amaxes) {          \
+    extern "C" __global__ void __launch_bounds__(256, 2) fp8_amax_##name(const T::Type *w, u64 n, u32 *amaxes) {       \
         amax<T>(w, n, amaxes);                                                                                         \
     }
 FP8(OfF32, f32)

@@ -115,7 +115,7 @@ PREP_FN void shares(const typename T::Type *w, u32 rows, u32 cols, u32 group, u3
 }
 
 // parts[i] = sum of (a - b)^2 over stretch i of 65536 numbers. Block 256, grid (ceil(n / 65536)).
-extern "C" __global__ void __launch_bounds__(256) squared_difference(const float *a, const float *b, u64 n, double *parts) {
+extern "C" __global__ void __launch_bounds__(256, 2) squared_difference(const float *a, const float *b, u64 n, double *parts) {
     u64 first = u64(blockIdx.x) * 65536, end = first + 65536 < n ? first + 65536 : n;
     double sum = 0.0;
     for (u64 i = first + threadIdx.x; i < end; i += 256) {
@@ -129,12 +129,12 @@ extern "C" __global__ void __launch_bounds__(256) squared_difference(const float
 }
 
 #define INT4(T, name)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(256)                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
         int4_quantize_##name(const T::Type *w, const float *s, u32 cols, u32 group, u32 rule, u32 scale_kind,          \
                              u8 *codes, float *scales, u8 *zeros, u32 *faults, float *back) {                          \
         quantize<T>(w, s, cols, group, rule, scale_kind, codes, scales, zeros, faults, back);                          \
     }                                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(1024)                                                                 \
+    extern "C" __global__ void __launch_bounds__(1024, 1)                                                              \
         weight_shares_##name(const T::Type *w, u32 rows, u32 cols, u32 group, u32 length, float *parts) {              \
         shares<T>(w, rows, cols, group, length, parts);                                                                \
     }

@@ -13,7 +13,7 @@
 // Nibble of output 8 i + r.
 PREP_FN u32 place(u32 r) { return r / 2 + r % 2 * 4; }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     awq_codes(const u32 *qweight, u32 rows, u32 cols, u32 stride, u8 *codes) {
     u32 first = (blockIdx.x * 32 + threadIdx.x) * 8, r = threadIdx.y;
     if (first >= cols) {
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // A thread for each word of zeros, grid (ceil(groups * rows / 8 / 256)).
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     awq_zeros(const u32 *qzeros, const u16 *scales, u32 rows, u32 groups, u32 *zeros, u16 *out_scales) {
     u32 at = blockIdx.x * 256 + threadIdx.x, words = rows / 8;
     if (at >= words * groups) {

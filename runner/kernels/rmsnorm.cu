@@ -13,7 +13,7 @@ PREP_FN float scale_of_run(float squares, u32 width, float eps) {
     return 1.0f / sqrtf(block_sum(squares) / float(width) + eps);
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(1024, 1)
     rmsnorm(const float *x, const float *weight, float *y, u32 width, float eps) {
     x += u64(blockIdx.x) * width;
     y += u64(blockIdx.x) * width;
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(1024, 1)
     rmsnorm_add(float *x, const float *add, const float *weight, float *y, u32 width, float eps) {
     x += u64(blockIdx.x) * width;
     add += u64(blockIdx.x) * width;
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(1024, 1)
     rmsnorm_gated(float *y, const float *z, const float *weight, u32 width, float eps, u32 sigmoid_gate) {
     y += u64(blockIdx.x) * width;
     z += u64(blockIdx.x) * width;

@@ -10,7 +10,7 @@
 #include "math.cuh"
 #include "warp.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     rope(const float *x, u32 token_stride, u32 head_stride, const float *weight, float eps, const float *angles,
          const u32 *positions, u32 half, u32 tokens, u32 heads, u32 dim, float *out) {
     u32 lane = threadIdx.x, at = blockIdx.x * 8 + threadIdx.y;

@@ -8,7 +8,7 @@
 #include "math.cuh"
 #include "warp.cuh"
 
-extern "C" __global__ void __launch_bounds__(32)
+extern "C" __global__ void __launch_bounds__(32, 8)
     router(const float *logits, u32 experts, u32 chosen, u32 divide, u32 *ids, float *weights) {
     PREP_DYN_SHARED(float, p);
     u32 lane = threadIdx.x;

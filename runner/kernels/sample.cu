@@ -16,7 +16,7 @@ PREP_FN u32 rank_of(float x) {
 }
 
 // x > best, as floats: NaN never wins.
-extern "C" __global__ void __launch_bounds__(1024) argmax(const float *logits, u32 vocab, u32 *ids) {
+extern "C" __global__ void __launch_bounds__(1024, 1) argmax(const float *logits, u32 vocab, u32 *ids) {
     PREP_SHARED(float, tops, 32);
     PREP_SHARED(u32, places, 32);
     logits += u64(blockIdx.x) * vocab;
@@ -108,7 +108,7 @@ template <class Enough> PREP_FN Place first_place(u32 vocab, Enough enough) {
 
 // seen [sequences, vocab]: not 0 where the penalty holds. state: of the random numbers, moved on. ranks and weights are
 // room, [sequences, vocab].
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(1024, 1)
     sample(const float *logits, const u8 *seen, u32 vocab, float penalty, float temperature, u32 top_k, float top_p,
            float min_p, u64 *states, u32 *ranks, double *weights, u32 *ids) {
     PREP_SHARED(float, tops, 1);

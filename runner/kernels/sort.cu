@@ -9,7 +9,7 @@
 // is the same every time. Grid (ceil(experts / 8)), block (32, 8).
 #include "warp.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     sort_visits(const u32 *ids, u32 visits, u32 experts, u32 *offsets, u32 *order, u32 *positions) {
     u32 lane = threadIdx.x, expert = blockIdx.x * 8 + threadIdx.y;
     if (expert >= experts) {

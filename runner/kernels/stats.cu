@@ -5,7 +5,7 @@
 // A thread for each column, grid (ceil(cols / 256)): the sums do not depend on how the tokens were cut into batches.
 #include "device.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     column_stats(const float *x, u32 tokens, u32 cols, float *sums, float *tops) {
     u32 col = blockIdx.x * 256 + threadIdx.x;
     if (col >= cols) {
