@@ -5,6 +5,7 @@
 //   clamp    to -limit..=limit                         Backend::clamp
 //   gate     x *= sigmoid(gate[i / shared])            Backend::gate
 //   swiglu   gate = silu(gate) * up                    Backend::swiglu
+//   rows     out[i][c] = x[rows[i]][c]                 Backend::rows
 //   columns  out[r][i] = x[r][columns[i]]              Backend::columns
 //
 // A thread for each number, grid (ceil(n / 256)).
@@ -41,6 +42,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) swiglu(float *gate, const f
     u64 i = number();
     if (i < n) {
         gate[i] = silu(gate[i]) * up[i];
+    }
+}
+extern "C" __global__ void __launch_bounds__(256, 2)
+    rows(const float *x, const u32 *rows, float *out, u32 width, u64 n) {
+    u64 i = number();
+    if (i < n) {
+        out[i] = x[u64(rows[i / width]) * width + i % width];
     }
 }
 extern "C" __global__ void __launch_bounds__(256, 2)

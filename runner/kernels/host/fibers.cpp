@@ -9,6 +9,11 @@
 #include <sys/mman.h>
 #include <vector>
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__
+#endif
+#endif
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -223,7 +228,9 @@ void make_ready(unsigned thread) {
     machine.ready.push_back(thread);
 }
 
-bool same(const Call &a, const Call &b) { return a.name == b.name && a.file == b.file && a.line == b.line; }
+bool same(const Call &a, const Call &b) {
+    return a.line == b.line && std::strcmp(a.name, b.name) == 0 && std::strcmp(a.file, b.file) == 0;
+}
 
 void release_block() {
     const Call &first = machine.fibers[0].call;

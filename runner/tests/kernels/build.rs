@@ -73,7 +73,16 @@ pub fn server() -> Option<&'static Path> {
     BUILT.get_or_init(build).as_deref()
 }
 
-/// Compiles `modules` into `folder/server`, every kernel file changed by `change`.
+/// Copies the objects that do not depend on any kernel from one folder to another.
+pub fn copy_host(from: &Path, to: &Path) {
+    for (name, _) in HOST.iter().filter(|(name, _)| name.ends_with(".cpp")) {
+        let object = format!("{name}.o");
+        fs::copy(from.join(&object), to.join(&object)).unwrap();
+    }
+}
+
+/// Compiles `modules` into `folder/server`, every kernel file changed by `change`. Objects that are there already are
+/// taken as they are.
 pub fn compile(
     compiler: &OsString,
     folder: &Path,
@@ -102,6 +111,9 @@ pub fn compile(
     let next = std::sync::atomic::AtomicUsize::new(0);
     let compile_units = || -> Result<(), String> {
         while let Some(unit) = units.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+            if folder.join(format!("{unit}.o")).exists() {
+                continue;
+            }
             let mut command = Command::new(compiler);
             command.current_dir(folder).args(FLAGS).args(["-include", "cuda.h", "-c", unit, "-o"]);
             run(command.arg(format!("{unit}.o")))?;

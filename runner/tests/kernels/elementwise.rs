@@ -4,7 +4,7 @@ use runner::Backend;
 use runner::backend::{GateActivation, Norm};
 use runner::cpu::{Array, Cpu};
 use runner::cuda::launches::{
-    Add, Bias, Clamp, Columns, Gate, RmsNorm, RmsNormAdd, RmsNormGated, Rope, Swiglu,
+    Add, Bias, Clamp, Columns, Gate, RmsNorm, RmsNormAdd, RmsNormGated, Rope, Rows, Swiglu,
 };
 
 use super::machine::{Machine, assert_close, random};
@@ -105,6 +105,12 @@ fn each_number_has_the_bits_of_the_cpu() {
     m.run(&Columns { x: b, columns: columns_at, out, rows: 7, width: 90, count: 5 }.launch());
     let want = cpu.columns(&swiglu, &columns.map(|c| c as usize)).unwrap();
     assert_eq!(m.read_floats(out), want.values(), "columns");
+
+    let chosen = [6u32, 1, 1];
+    let (rows_at, out) = (m.words(&chosen), m.room(3 * cols * 4));
+    m.run(&Rows { x: b, rows: rows_at, out, width: 90, count: 3 }.launch());
+    let want = cpu.rows(&swiglu, &chosen.map(|r| r as usize)).unwrap();
+    assert_eq!(m.read_floats(out), want.values(), "rows");
 }
 
 #[test]

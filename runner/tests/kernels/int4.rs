@@ -121,26 +121,21 @@ fn faults_are_told_apart() {
 fn statistics_of_the_search_are_sums() {
     let Some(mut m) = Machine::new() else { return };
     let (rows, cols, group, length) = (21usize, 120usize, 40usize, 8usize);
-    let values = random(rows * cols, 4);
-    let (w, parts) = (m.floats(&values), m.room(3 * cols * 4));
-    let launch = WeightShares {
-        float: Float::F32,
-        w,
-        rows: rows as u32,
-        cols: cols as u32,
-        group: group as u32,
-        length: length as u32,
-        parts,
-    };
-    m.run(&launch.launch());
-    let mut want = vec![0.0f32; 3 * cols];
-    for (i, v) in values.iter().enumerate() {
-        let (r, c) = (i / cols, i % cols);
-        let of_group = &values[r * cols + c / group * group..][..group];
-        let top = of_group.iter().fold(0.0f32, |a, b| a.max(b.abs()));
-        want[r / length * cols + c] += v.abs() * (1.0 / (top + 1e-6));
+    for float in [Float::F32, Float::F16, Float::BF16] {
+        let bytes = float.to_bytes(&random(rows * cols, 4));
+        let values = float.to_f32(&bytes);
+        let (w, parts) = (m.bytes(&bytes), m.room(3 * cols * 4));
+        let [r, c, g, l] = [rows, cols, group, length].map(|n| n as u32);
+        m.run(&WeightShares { float, w, rows: r, cols: c, group: g, length: l, parts }.launch());
+        let mut want = vec![0.0f32; 3 * cols];
+        for (i, v) in values.iter().enumerate() {
+            let (r, c) = (i / cols, i % cols);
+            let of_group = &values[r * cols + c / group * group..][..group];
+            let top = of_group.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+            want[r / length * cols + c] += v.abs() * (1.0 / (top + 1e-6));
+        }
+        assert_eq!(m.read_floats(parts), want, "{float:?}");
     }
-    assert_eq!(m.read_floats(parts), want);
 
     let n = 70_000;
     let (a, b) = (random(n, 5), random(n, 6));

@@ -83,6 +83,13 @@ impl Machine {
 
     /// As [`Self::run`]; what was found wrong otherwise.
     pub fn try_run(&mut self, launch: &Launch<At>) -> Result<(), String> {
+        let threads: u32 = launch.block.iter().product();
+        match super::nvidia::most_threads_of(&launch.kernel) {
+            Some(most) if threads > most => {
+                return Err(format!("{}: {threads} threads, compiled for {most}", launch.kernel));
+            }
+            _ => {}
+        }
         let before = self.buffers.clone();
         let mut first: Option<Vec<Vec<u8>>> = None;
         for seed in SEEDS {

@@ -177,6 +177,7 @@ fn planted_bugs_are_caught() {
         let text = module.source.text;
         assert!(text.contains(planted.from), "{}: `{}` is not there", planted.file, planted.from);
         let change = |text: &str| text.replacen(planted.from, planted.to, 1);
+        build::copy_host(build::server().unwrap().parent().unwrap(), folder.path());
         build::compile(&compiler, folder.path(), std::slice::from_ref(module), &change).unwrap();
         let found = check(planted.file, &folder.path().join("server"));
         let report = found.err().unwrap_or_default();

@@ -1,17 +1,21 @@
 //! NVIDIA's compilers on every kernel, where they are at hand: `PREP_NVRTC` names the library, `PREP_PTXAS` the
-//! assembler, `PREP_CUOBJDUMP` the disassembler. No GPU is needed.
+//! assembler, `PREP_CUOBJDUMP` the disassembler; `PREP_NVRTC_PTX` the library that made the shipped PTX, an old one, so
+//! that drivers of its time take it. No GPU is needed.
 //!
 //! ```text
 //! pip install --target DIR nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm
-//! PREP_NVRTC=DIR/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
+//! pip install --target OLD nvidia-cuda-nvrtc-cu12==12.1.105
+//! PREP_NVRTC=DIR/nvidia/cuda_nvrtc/lib/libnvrtc.so.12   PREP_NVRTC_PTX=OLD/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
 //! PREP_PTXAS=DIR/nvidia/cu13/bin/ptxas   PREP_CUOBJDUMP=DIR/nvidia/cu13/bin/cuobjdump
 //! ```
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 use libloading::{Library, Symbol};
 use runner::cuda::sources::{HEADERS, MODULES, Module, OPTIONS, PTX_ARCHITECTURE};
@@ -27,9 +31,10 @@ struct Nvrtc(Library);
 type Program = *mut c_void;
 
 impl Nvrtc {
-    fn open() -> Option<Self> {
-        let Some(path) = std::env::var_os("PREP_NVRTC") else {
-            eprintln!("skipped: PREP_NVRTC is not set");
+    /// The library that the variable names.
+    fn open(variable: &str) -> Option<Self> {
+        let Some(path) = std::env::var_os(variable) else {
+            eprintln!("skipped: {variable} is not set");
             return None;
         };
         // SAFETY: a library that the person running the tests names; its initialisers do nothing but set up itself.
@@ -135,6 +140,20 @@ fn usages(text: &str) -> Vec<Usage> {
     all
 }
 
+/// Threads that a block of the kernel may have, from the shipped PTX.
+pub fn most_threads_of(kernel: &str) -> Option<u32> {
+    static ALL: OnceLock<HashMap<String, u32>> = OnceLock::new();
+    let read = || {
+        let of_module = |m: &Module| {
+            let ptx = fs::read_to_string(shipped(m)).unwrap_or_default();
+            let there = m.kernels().into_iter().filter(|k| ptx.contains(&format!(".entry {k}(")));
+            there.map(|k| (k.clone(), most_threads(&ptx, &k))).collect::<Vec<_>>()
+        };
+        MODULES.iter().flat_map(of_module).collect()
+    };
+    ALL.get_or_init(read).get(kernel).copied()
+}
+
 /// Threads that a block of the kernel may have, from its PTX.
 fn most_threads(ptx: &str, kernel: &str) -> u32 {
     let body = ptx.split(&format!(".entry {kernel}(")).nth(1).unwrap();
@@ -184,7 +203,7 @@ fn shipped(module: &Module) -> PathBuf {
 
 #[test]
 fn every_kernel_compiles_for_every_architecture() {
-    let (Some(nvrtc), Some(ptxas)) = (Nvrtc::open(), ptxas()) else { return };
+    let (Some(nvrtc), Some(ptxas)) = (Nvrtc::open("PREP_NVRTC"), ptxas()) else { return };
     for module in &MODULES {
         for architecture in ARCHITECTURES {
             assembled(&ptxas, module, &nvrtc.ptx(module, architecture), architecture);
@@ -229,7 +248,7 @@ fn check_matrix_unit(cubin: &Path, module: &Module, architecture: &str) {
 /// made them stands at their top; another is not compared.
 #[test]
 fn shipped_ptx_is_that_of_the_sources() {
-    let Some(nvrtc) = Nvrtc::open() else { return };
+    let Some(nvrtc) = Nvrtc::open("PREP_NVRTC_PTX") else { return };
     let compiler = |ptx: &str| ptx.lines().find(|l| l.contains("compilation tools")).unwrap().to_string();
     for module in &MODULES {
         let file = shipped(module);

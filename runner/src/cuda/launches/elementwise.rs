@@ -101,6 +101,30 @@ impl<P: Copy> Swiglu<P> {
     }
 }
 
+/// Some rows, in the given order.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<P> {
+    /// `[.., width]`.
+    pub x: P,
+    /// u32 `[count]`.
+    pub rows: P,
+    /// `[count, width]`.
+    pub out: P,
+    /// Numbers of a row.
+    pub width: u32,
+    /// Rows wanted.
+    pub count: u32,
+}
+
+impl<P: Copy> Rows<P> {
+    /// The launch.
+    pub fn launch(&self) -> Launch<P> {
+        let n = u64::from(self.count) * u64::from(self.width);
+        let args = vec![read(self.x), read(self.rows), write(self.out), Arg::U32(self.width), Arg::U64(n)];
+        launch("rows", n, args)
+    }
+}
+
 /// Some columns, in the given order.
 #[derive(Debug, Clone, Copy)]
 pub struct Columns<P> {
