@@ -13,6 +13,7 @@ mod batch;
 pub mod blocks;
 pub mod compare;
 pub mod cpu;
+pub mod cuda;
 pub mod decoder;
 pub mod dump;
 pub mod engine;

@@ -65,6 +65,11 @@ impl Sampler {
         Sampler { how, random: SplitMix(how.seed ^ hash), seen }
     }
 
+    /// Where the random numbers stand.
+    pub fn state(&self) -> u64 {
+        self.random.0
+    }
+
     /// The next token; of equal logits the lower id.
     pub fn next(&mut self, logits: &[f32]) -> u32 {
         let penalised = (self.how.repetition_penalty != 1.0).then(|| self.penalised(logits));

@@ -1,0 +1,17 @@
+//! The GPU's side of the runner: kernel sources and the launches that call them.
+//!
+//! ```text
+//!   kernels/*.cu ── sources ──▶ PTX, fibers
+//!   what to compute ── launches ──▶ Launch (kernel, grid, block, shared bytes, arguments) ──▶ an executor
+//! ```
+//!
+//! A launch is made in one place for every executor: the CUDA driver, or the fibers of the tests (kernels/host), which
+//! run the same kernels on a processor.
+
+pub mod launch;
+pub mod launches;
+pub mod sources;
+pub mod stack;
+
+pub use launch::{Arg, Launch};
+pub use stack::Stack;
