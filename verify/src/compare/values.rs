@@ -83,7 +83,7 @@ impl<'a> Values<'a> {
 
     fn awq(&self, name: &str, rows: Rows) -> Result<Vec<f32>> {
         let mut last = self.last.borrow_mut();
-        if !last.as_ref().is_some_and(|(n, _)| n == name) {
+        if last.as_ref().is_none_or(|(n, _)| n != name) {
             *last = Some((name.to_string(), int4::Awq::read(self.checkpoint, name)?));
         }
         Ok(last.as_ref().map(|(_, awq)| awq.rows(rows)).unwrap_or_default())

@@ -37,7 +37,7 @@ impl Licence {
             let name = name.to_ascii_lowercase();
             name.starts_with("license") || name.starts_with("licence") || name.starts_with("copying")
         };
-        for file in view.files.iter().filter(|f| is_licence(f.name.as_str())) {
+        if let Some(file) = view.files.iter().find(|f| is_licence(f.name.as_str())) {
             let bytes = file.content.read()?;
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).to_lowercase();
             let known = KNOWN.iter().find(|(words, _)| text.contains(words)).map(|(_, name)| *name);

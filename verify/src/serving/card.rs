@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::format::WeightFormat;
 use crate::error::{Error, Result};
 use crate::names::Shown;
 
@@ -25,6 +26,13 @@ impl Card {
     /// FP8 tensor cores (compute capability 8.9 and newer); older ones unpack FP8 weights to 16 bit in the kernel.
     pub fn has_fp8(&self) -> bool {
         self.capability >= (8, 9)
+    }
+
+    /// Whether servers have kernels for weights in `format` (FP8 and 4 bit: from compute capability 7.5 on).
+    ///
+    /// Source: vLLM 0.33, `get_min_capability` of `fp8` and `auto_awq`.
+    pub fn runs(&self, format: WeightFormat) -> bool {
+        format == WeightFormat::Bits16 || self.capability >= (7, 5)
     }
 
     /// bf16 arithmetic (8.0 and newer); older ones serve in F16.
@@ -205,6 +213,8 @@ mod tests {
         assert_eq!(is("RTX 3090 24GB"), Some((true, false)));
         assert_eq!(is("L4"), Some((true, true)));
         assert_eq!(is("RTX 5090 32GB"), Some((true, true)));
+        let fp8 = WeightFormat::Fp8 { block: true };
+        assert!(CARDS.iter().filter(|c| c.name.starts_with("V100")).all(|c| !c.runs(fp8)));
     }
 
     #[test]

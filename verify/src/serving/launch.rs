@@ -265,7 +265,13 @@ impl Line<'_> {
         if !card.has_bf16() {
             self.add("--dtype", Some("half".into()), format!("the {} has no bf16 arithmetic", card.name));
         }
-        if matches!(found.weight_format(), WeightFormat::Fp8 { .. }) && !card.has_fp8() {
+        if !card.runs(found.weight_format()) {
+            self.notes.push(Finding::new(
+                Level::Error,
+                format!("servers have no kernels for these weights on the {}", card.name),
+                "choose a card of compute capability 7.5 or newer, or serve the 16-bit model",
+            ));
+        } else if matches!(found.weight_format(), WeightFormat::Fp8 { .. }) && !card.has_fp8() {
             self.notes.push(Finding::new(
                 Level::Note,
                 format!("the {} has no FP8 tensor cores: weights stay small, but are unpacked to 16 bit for every product", card.name),

@@ -105,17 +105,15 @@ impl Row {
         if let Some(vram) = question.vram {
             return Row { as_found, whole, fit: fit(vram), smallest_card: None };
         }
-        let mut by_size: Vec<&Card> = CARDS.iter().collect();
+        let mut by_size: Vec<&Card> = CARDS.iter().filter(|c| c.runs(whole.format)).collect();
         by_size.sort_by_key(|c| c.mib);
-        let tried = by_size.iter().map(|c| (c.name, fit(Vram::Card(**c))));
-        let smallest = tried.clone().find(|(_, fit)| fit.verdict == Verdict::Fits);
-        let largest = || tried.last().map(|(_, fit)| fit);
-        match smallest {
-            Some((name, fit)) => Row { as_found, whole, fit, smallest_card: Some(name) },
-            None => {
-                let fit = largest().unwrap_or_else(|| fit(Vram::Bytes(1 << 30)));
-                Row { as_found, whole, fit, smallest_card: None }
+        let mut last = fit(Vram::Bytes(1 << 30));
+        for card in by_size {
+            last = fit(Vram::Card(*card));
+            if last.verdict == Verdict::Fits {
+                return Row { as_found, whole, fit: last, smallest_card: Some(card.name) };
             }
         }
+        Row { as_found, whole, fit: last, smallest_card: None }
     }
 }
