@@ -132,13 +132,13 @@ pub fn numbers(w: &Matrix) -> Vec<f32> {
             Format::Bf16 => bf16::from_le_bytes(bytes.as_chunks().0[at]).to_f32(),
             Format::E4m3(s) => verify::codec::e4m3::decode(bytes[at]) * s.of_row(r)[c / s.block[1]],
             Format::Int4(f) => {
-                let [zero, scale] = f.factors(r, c / f.group);
+                let [zero, scale] = f.factors().of(r, c / f.group);
                 (nibble(bytes, at) as f32 - zero) * scale
             }
             Format::Awq(f) => {
                 let place = r / 8 * 8 + Awq::ORDER.iter().position(|o| *o == r % 8).unwrap();
                 let zero = nibble(f.zeros.as_slice(), c / f.group * w.rows + place);
-                (nibble(bytes, c * w.rows + place) - zero) as f32 * f.scale(r, w.rows, c / f.group)
+                (nibble(bytes, c * w.rows + place) - zero) as f32 * f.scales().at(c / f.group * w.rows + r)
             }
         }
     };
