@@ -26,6 +26,26 @@ fn tiny_model_scores_as_in_16_bit() {
 }
 
 #[test]
+fn recipe_calibrates_on_the_merged_model_in_one_pass() {
+    let dir = Dir::new();
+    let recipe = crate::support::repository().join("recipes/tiny-awq.toml");
+    let (out, steps) = (dir.join("out"), dir.join("steps"));
+    let small = ["--set", "quantize.samples=8", "--set", "quantize.seq_len=64"];
+    let mut words = args!["run", recipe, "--out", out];
+    words.extend(small.map(Into::into));
+    prep(words).succeeds().says("PASSED");
+    let sizes = ["--samples", "8", "--seq-len", "64", "--group-size", "64"];
+    let mut words = args!["quantize", tiny_merged(), "--out", steps, "--awq"];
+    words.extend(sizes.map(Into::into));
+    prep(words).succeeds();
+    let weights = |d: &std::path::Path| std::fs::read(d.join("model.safetensors")).unwrap();
+    assert!(weights(&out) == weights(&steps), "as by merge-lora and quantize");
+    let mut words = args!["run", recipe, "--out", dir.join("no")];
+    words.extend(["--set", "quantize.scheme=block"].map(Into::into));
+    prep(words).exits(2).says("quantize.scheme");
+}
+
+#[test]
 fn killed_in_calibration_and_run_again_gives_the_same_bytes() {
     let dir = Dir::new();
     let whole = dir.join("whole");

@@ -75,18 +75,42 @@ fn one() -> f64 {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantize {
-    /// `fp8`.
+    /// `fp8` or `awq`.
     pub format: Format,
-    /// How scales are shared out.
-    #[serde(default = "block")]
-    pub scheme: crate::args::Scheme,
+    /// FP8: how scales are shared out; else in blocks.
+    pub scheme: Option<crate::args::Scheme>,
+    /// AWQ: samples to calibrate on; else the built-in set.
+    pub calibration: Option<PathBuf>,
+    /// AWQ: sequences to calibrate on.
+    pub samples: Option<usize>,
+    /// AWQ: tokens of a sequence at most.
+    pub seq_len: Option<usize>,
+    /// AWQ: weights under one scale.
+    pub group_size: Option<usize>,
+    /// AWQ: no stored zeros.
+    pub symmetric: Option<bool>,
+    /// AWQ: names and packing of the result.
+    pub packing: Option<crate::args::Packing>,
     /// Modules that stay in 16 bit.
     #[serde(default)]
     pub ignore: Vec<String>,
 }
 
-fn block() -> crate::args::Scheme {
-    crate::args::Scheme::Block
+impl Quantize {
+    /// A key that is given and belongs to another format.
+    pub fn misplaced(&self) -> Option<&'static str> {
+        let fp8 = [("scheme", self.scheme.is_some())];
+        let awq = [
+            ("calibration", self.calibration.is_some()),
+            ("samples", self.samples.is_some()),
+            ("seq_len", self.seq_len.is_some()),
+            ("group_size", self.group_size.is_some()),
+            ("symmetric", self.symmetric.is_some()),
+            ("packing", self.packing.is_some()),
+        ];
+        let others: &[_] = if matches!(self.format, Format::Fp8) { &awq } else { &fp8 };
+        others.iter().find(|(_, given)| *given).map(|(key, _)| *key)
+    }
 }
 
 /// Weight formats.
@@ -95,6 +119,8 @@ fn block() -> crate::args::Scheme {
 pub enum Format {
     /// 8-bit floating point.
     Fp8,
+    /// 4-bit integers, calibrated.
+    Awq,
 }
 
 /// Which template.
@@ -160,6 +186,7 @@ impl Recipe {
         self.out.iter_mut().for_each(at);
         self.adapter.iter_mut().for_each(|a| a.path.resolve(dir));
         self.template.from.iter_mut().for_each(at);
+        self.quantize.iter_mut().flat_map(|q| &mut q.calibration).for_each(at);
         self.verify.iter_mut().for_each(|v| v.suite.iter_mut().chain(&mut v.report).for_each(at));
     }
 }

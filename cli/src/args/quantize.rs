@@ -8,6 +8,7 @@ use super::Parts;
 
 /// `prep quantize`.
 #[derive(Debug, ClapArgs)]
+#[command(group(clap::ArgGroup::new("to").required(true)))]
 #[command(after_help = "Examples:
   prep quantize MODEL --out MODEL-FP8 --fp8
   prep quantize MODEL --out FP8 --fp8 --scheme channel --ignore 'model.layers.0.*' --dry-run
@@ -20,10 +21,10 @@ pub struct Quantize {
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// 8-bit floating point weights (E4M3)
-    #[arg(long, required_unless_present = "awq", conflicts_with = "awq")]
+    #[arg(long, group = "to")]
     pub fp8: bool,
-    /// 4-bit integer weights (AWQ), calibrated layer by layer
-    #[arg(long)]
+    /// Integer weights (AWQ), 4 bit by default, calibrated layer by layer
+    #[arg(long, group = "to")]
     pub awq: bool,
     /// FP8: how scales are shared out
     #[arg(long, value_enum, default_value_t = Scheme::Block, conflicts_with = "awq")]
@@ -91,7 +92,8 @@ pub struct Integers {
 }
 
 /// Names and packing of integer weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Packing {
     /// compressed-tensors `pack-quantized`
     CompressedTensors,

@@ -41,10 +41,7 @@ fn awq(args: &Quantize) -> Result<Awq> {
     let options = DataOptions { samples: i.samples, seq_len: i.seq_len, ..DataOptions::default() };
     let samples = Samples::read(i.calibration.as_deref(), &args.model, &options)?;
     Ok(Awq {
-        layout: match i.format {
-            Packing::CompressedTensors => Layout::PackQuantized,
-            Packing::Autoawq => Layout::AwqGemm,
-        },
+        layout: layout(i.format),
         bits: i.bits,
         group: i.group_size,
         symmetric: i.symmetric,
@@ -88,6 +85,15 @@ pub fn stage(scheme: Scheme, ignore: &[String]) -> Result<Fp8> {
     Ok(Fp8 { scheme, ignore: patterns(ignore)?, ..Fp8::default() })
 }
 
-fn patterns(ignore: &[String]) -> Result<Vec<Pattern>> {
+/// How the weights of a format lie.
+pub fn layout(packing: Packing) -> Layout {
+    match packing {
+        Packing::CompressedTensors => Layout::PackQuantized,
+        Packing::Autoawq => Layout::AwqGemm,
+    }
+}
+
+/// Modules to leave in 16 bit.
+pub fn patterns(ignore: &[String]) -> Result<Vec<Pattern>> {
     ignore.iter().map(|p| Pattern::parse(p)).collect()
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use merge::MergeLora;
+use quant::Awq;
+use quant::calibration::data::{DataOptions, Samples, Voice};
 use verify::rewrite::Rewrite;
 use verify::template::{ChatTemplate, EmbedTemplate};
 use verify::{Error, Result, parsers};
@@ -10,7 +12,7 @@ use verify::{Error, Result, parsers};
 use super::inputs::{Inputs, Local};
 use super::rewrite::{Job, print_plan, say};
 use super::{quantize, verify as verification};
-use crate::args::{Global, Parts, Run};
+use crate::args::{Global, Parts, Run, Scheme};
 use crate::output::Output;
 use crate::recipe::{Format, Quantize, Recipe, Verify};
 
@@ -27,9 +29,11 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
         output.result(0, serde_json::json!({"plan": null}));
         return Ok(0);
     };
-    let stages = Stages::of(&recipe, &adapters)?;
+    let stages = Stages::of(&recipe, &base.dir, &adapters, args.dry_run)?;
     let suite = recipe.verify.as_ref().and_then(|v| v.suite.clone());
-    let single = [recipe.template.from.clone(), suite, Some(args.recipe.clone())].into_iter().flatten();
+    let calibration = recipe.quantize.as_ref().and_then(|q| q.calibration.clone());
+    let single =
+        [recipe.template.from.clone(), suite, calibration, Some(args.recipe.clone())].into_iter().flatten();
     let inputs: Vec<PathBuf> = adapters.into_iter().map(|(dir, _)| dir).chain(single).collect();
     let job = Job { base: &base.dir, stages: stages.list(), inputs, out: &out, parts: Parts::default() };
     let plan = job.plan()?;
@@ -90,33 +94,76 @@ fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a
     })
 }
 
-fn quantize_of(q: &Quantize) -> Result<quant::Fp8> {
-    match q.format {
-        Format::Fp8 => quantize::stage(q.scheme, &q.ignore),
+/// The stage that quantizes. `folders` are the base and the adapters in their order: the last that brings a tokenizer
+/// or a template has it in the result.
+fn quantize_of(q: &Quantize, folders: &[&Path], recipe: &Recipe, dry_run: bool) -> Result<Box<dyn Rewrite>> {
+    if let Some(key) = q.misplaced() {
+        return Err(Error::usage(format!("`quantize.{key}` means nothing to this format"))
+            .hint("`prep run --help` lists the keys of each format"));
     }
+    match q.format {
+        Format::Fp8 => Ok(Box::new(quantize::stage(q.scheme.unwrap_or(Scheme::Block), &q.ignore)?)),
+        Format::Awq => {
+            let defaults = DataOptions::default();
+            let options = DataOptions {
+                samples: q.samples.unwrap_or(defaults.samples),
+                seq_len: q.seq_len.unwrap_or(defaults.seq_len),
+                ..defaults
+            };
+            let samples = match dry_run {
+                // A plan needs none.
+                true => Samples::default(),
+                false => Samples::read_in(q.calibration.as_deref(), voice(folders, recipe)?, &options)?,
+            };
+            let plain = Awq::new(samples);
+            let awq = Awq {
+                layout: q.packing.map_or(plain.layout, quantize::layout),
+                group: q.group_size.unwrap_or(plain.group),
+                symmetric: q.symmetric.unwrap_or(plain.symmetric),
+                ignore: quantize::patterns(&q.ignore)?,
+                ..plain
+            };
+            Ok(Box::new(awq))
+        }
+    }
+}
+
+/// The last folder that brings a tokenizer, and the template that the result will have.
+fn voice<'a>(folders: &[&'a Path], recipe: &Recipe) -> Result<Voice<'a>> {
+    let last = |has: &dyn Fn(&Path) -> bool| folders.iter().rev().find(|f| has(f)).copied();
+    let base = folders[0];
+    let template = match &recipe.template.from {
+        Some(path) => Some(ChatTemplate::open(path)?),
+        None => last(&|f| ChatTemplate::open(f).is_ok()).map(ChatTemplate::open).transpose()?,
+    };
+    let tokenizer = last(&|f| f.join("tokenizer.json").is_file()).unwrap_or(base);
+    Ok(Voice { config: base, tokenizer, template })
 }
 
 /// The stages that a recipe asks for.
 struct Stages {
     merge: Option<MergeLora>,
-    quantize: Option<quant::Fp8>,
+    quantize: Option<Box<dyn Rewrite>>,
     template: EmbedTemplate,
 }
 
 impl Stages {
-    fn of(recipe: &Recipe, adapters: &[Weighted]) -> Result<Self> {
+    fn of(recipe: &Recipe, base: &Path, adapters: &[Weighted], dry_run: bool) -> Result<Self> {
         let merge = match adapters.is_empty() {
             true => None,
             false => Some(MergeLora::open(adapters, merge::Options::default())?),
         };
-        let quantize = recipe.quantize.as_ref().map(quantize_of).transpose()?;
+        let folders: Vec<&Path> =
+            std::iter::once(base).chain(adapters.iter().map(|(dir, _)| dir.as_path())).collect();
+        let quantize =
+            recipe.quantize.as_ref().map(|q| quantize_of(q, &folders, recipe, dry_run)).transpose()?;
         let template = recipe.template.from.as_deref().map(ChatTemplate::open).transpose()?;
         Ok(Stages { merge, quantize, template: EmbedTemplate { template } })
     }
 
     fn list(&self) -> Vec<&dyn Rewrite> {
         let merge = self.merge.iter().map(|m| m as &dyn Rewrite);
-        let quantize = self.quantize.iter().map(|q| q as &dyn Rewrite);
+        let quantize = self.quantize.iter().map(|q| &**q);
         merge.chain(quantize).chain([&self.template as &dyn Rewrite]).collect()
     }
 }

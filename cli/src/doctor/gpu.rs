@@ -44,7 +44,7 @@ fn report(d: &Driver) -> Section {
     match (&d.module, d.devices, &d.libcuda) {
         (None, 0, _) => s.finding(
             Level::Note,
-            "no NVIDIA driver: prep runs on the CPU",
+            "no NVIDIA driver: a server needs one, prep itself runs on the CPU",
             "merging and FP8 need no GPU; for large models verify a served endpoint instead",
         ),
         (_, 0, _) => s.finding(

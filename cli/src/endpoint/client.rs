@@ -51,9 +51,14 @@ impl Trouble {
         }
     }
 
-    /// True where the server says that it does not have what was asked for.
+    /// True where the server says that it does not have what was asked for, and never will.
     pub fn is_unknown_path(&self) -> bool {
-        matches!(self, Trouble::Status { code: 400 | 404 | 405 | 422 | 501, .. })
+        matches!(self, Trouble::Status { code: 404 | 405 | 501, .. })
+    }
+
+    /// True where the server has the path and does not take this request, such as a prompt too long for it.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Trouble::Status { code: 400 | 422, .. })
     }
 }
 

@@ -103,6 +103,7 @@ fn unless_unknown(
             missing.store(true, Ordering::Relaxed);
             Ok(None)
         }
+        Err(trouble) if trouble.is_refused() => Ok(None),
         Err(trouble) => Err(trouble),
     }
 }

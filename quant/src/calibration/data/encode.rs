@@ -1,30 +1,33 @@
 //! Entries to token ids, with the model's own template and tokenizer, each opened when it is first needed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use runner::Tokenizer;
 use verify::checkpoint::Config;
-use verify::template::{Renderer, Request};
+use verify::template::{ChatTemplate, Renderer, Request, special_tokens};
 use verify::{Error, Result, Shown, diagnose};
 
+use super::Voice;
 use super::entry::Entry;
 
 /// Makes token ids of entries.
 pub struct Encoder {
-    model: PathBuf,
+    folder: PathBuf,
+    template: Option<ChatTemplate>,
     vocabulary: Option<usize>,
     tokenizer: Option<Tokenizer>,
     renderer: Option<Renderer>,
 }
 
 impl Encoder {
-    /// For the model in the folder `model`.
+    /// For a model.
     ///
     /// # Errors
     /// Exit 3 where its config.json cannot be read.
-    pub fn new(model: &Path) -> Result<Self> {
-        let vocabulary = Config::read(&model.join("config.json"))?.count("vocab_size")?;
-        Ok(Encoder { model: model.to_path_buf(), vocabulary, tokenizer: None, renderer: None })
+    pub fn new(voice: Voice<'_>) -> Result<Self> {
+        let vocabulary = Config::read(&voice.config.join("config.json"))?.count("vocab_size")?;
+        let (folder, template) = (voice.tokenizer.to_path_buf(), voice.template);
+        Ok(Encoder { folder, template, vocabulary, tokenizer: None, renderer: None })
     }
 
     /// The text of a conversation, by the model's template; `None` for what is no conversation.
@@ -74,7 +77,7 @@ impl Encoder {
     fn tokenizer(&mut self) -> Result<&Tokenizer> {
         match &mut self.tokenizer {
             Some(tokenizer) => Ok(tokenizer),
-            empty => Ok(empty.insert(Tokenizer::open(&self.model)?)),
+            empty => Ok(empty.insert(Tokenizer::open(&self.folder)?)),
         }
     }
 
@@ -82,7 +85,9 @@ impl Encoder {
         match &mut self.renderer {
             Some(renderer) => Ok(renderer),
             empty => {
-                let opened = Renderer::open(&self.model).map_err(|e| {
+                let template = self.template.clone().map_or_else(|| ChatTemplate::open(&self.folder), Ok);
+                let opened = template.and_then(|t| Renderer::new(t, special_tokens(&self.folder)?));
+                let opened = opened.map_err(|e| {
                     Error::input("is a conversation, and the model has no chat template to render it with")
                         .found(Shown(e.what()).to_string())
                         .hint("give lines with `text`, or embed a template: `prep template embed MODEL --from FILE`")

@@ -15,6 +15,7 @@ mod report;
 
 use std::path::Path;
 
+use verify::template::ChatTemplate;
 use verify::{Digest, Error, Result, Shown};
 
 use encode::Encoder;
@@ -45,6 +46,24 @@ impl Default for DataOptions {
     }
 }
 
+/// Where the words of the data become those of the model.
+#[derive(Debug, Clone)]
+pub struct Voice<'a> {
+    /// Folder with the config.json; its vocabulary bounds the ids.
+    pub config: &'a Path,
+    /// Folder with the tokenizer.
+    pub tokenizer: &'a Path,
+    /// The chat template; the tokenizer's folder's own where there is none.
+    pub template: Option<ChatTemplate>,
+}
+
+impl<'a> Voice<'a> {
+    /// That of a whole model.
+    pub fn of(model: &'a Path) -> Self {
+        Voice { config: model, tokenizer: model, template: None }
+    }
+}
+
 /// Sequences to calibrate with.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
@@ -70,6 +89,14 @@ impl Samples {
     /// Exit 3 naming file and line for a line that is no sample, that the model's template refuses, or whose tokens
     /// the model does not have; exit 3 where no sequence is left; exit 2 for options of zero.
     pub fn read(file: Option<&Path>, model: &Path, options: &DataOptions) -> Result<Self> {
+        Self::read_in(file, Voice::of(model), options)
+    }
+
+    /// The same for a model that is not in one folder yet: a base with an adapter's tokenizer or template.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_in(file: Option<&Path>, voice: Voice<'_>, options: &DataOptions) -> Result<Self> {
         if options.samples == 0 || options.seq_len == 0 {
             return Err(Error::usage("calibration needs at least one sample of one token")
                 .found(format!("{} samples of {} tokens", options.samples, options.seq_len)));
@@ -79,7 +106,7 @@ impl Samples {
             None => Lines::built_in(BUILT_IN)?,
         };
         lines.shuffle(options.seed);
-        let mut encoder = Encoder::new(model)?;
+        let mut encoder = Encoder::new(voice)?;
         let mut report = DataReport::new(&lines, options);
         let mut packer = Packer::new(options.samples, options.seq_len);
         let mut next = 0;
