@@ -194,6 +194,13 @@ impl<'a, B: Backend> Batch<'a, B> {
     }
 }
 
+/// Where the piece from `fed` on ends. Also after a branch pieces end at multiples of [`PIECE`]: whether a last token is
+/// fed alone, and so rounds as one does, must not depend on who else is there.
+fn piece_end(fed: usize, len: usize, cuts: &BTreeSet<usize>) -> usize {
+    let end = len.min((fed / PIECE + 1) * PIECE);
+    cuts.range(fed + 1..).next().map_or(end, |cut| end.min(*cut))
+}
+
 fn unbranch(waiting: &mut [Waiting], branch: Branch) {
     waiting.iter_mut().filter(|w| w.branch == Some(branch)).for_each(|w| w.branch = None);
 }
@@ -244,8 +251,7 @@ impl<B: Backend> Running<'_, B> {
         if fed >= prompt.len() {
             return &self.new[self.new.len() - 1..];
         }
-        let piece = prompt.len().min((fed / PIECE + 1) * PIECE);
-        &prompt[fed..self.cuts.range(fed + 1..).next().map_or(piece, |cut| piece.min(*cut))]
+        &prompt[fed..piece_end(fed, prompt.len(), &self.cuts)]
     }
 
     fn wants_logits(&self) -> bool {
@@ -268,5 +274,25 @@ impl<B: Backend> Running<'_, B> {
             first_token: self.first_token,
             latency: self.since.elapsed(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_where_they_would_without_branches() {
+        let ends = |from: usize, len: usize, cuts: &[usize]| {
+            let cuts = cuts.iter().copied().collect();
+            let mut ends = vec![from];
+            while ends[ends.len() - 1] < len {
+                ends.push(piece_end(ends[ends.len() - 1], len, &cuts));
+            }
+            ends
+        };
+        assert_eq!(ends(0, 513, &[]), [0, 256, 512, 513]);
+        assert_eq!(ends(64, 513, &[]), [64, 256, 512, 513]);
+        assert_eq!(ends(0, 513, &[64, 256, 448]), [0, 64, 256, 448, 512, 513]);
     }
 }

@@ -85,7 +85,7 @@ fn absurd_numbers_are_refused_before_anything_is_made_in_their_size() {
             let error = Model::open(dir.path(), &options).err();
             let error = error.unwrap_or_else(|| panic!("{family} opens with {keys:?}"));
             assert_eq!(error.class().exit_code(), 3, "{family} {keys:?}: {error}");
-            assert!(start.elapsed() < Duration::from_secs(1), "{family} {keys:?} took {:?}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(5), "{family} {keys:?} took {:?}", start.elapsed());
         };
         for key in EVERYWHERE.iter().chain(keys) {
             for value in absurd() {
