@@ -21,14 +21,14 @@ pub enum Candidate {
     Identity,
     /// `inputs^r`.
     #[serde(rename = "inputs")]
-    Inputs(f32),
+    Inputs(f64),
     /// `inputs^r / weights^(1-r)`.
     #[serde(rename = "duo")]
-    Duo(f32),
+    Duo(f64),
 }
 
 /// Ratios of the first round; each kind is then refined around its best.
-const COARSE: [f32; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
+const COARSE: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
 
 impl Candidate {
     /// The scales, by channel.
@@ -36,9 +36,9 @@ impl Candidate {
         let pairs = sizes.inputs.iter().zip(&sizes.weights);
         let raw: Vec<f32> = match self {
             Candidate::Identity => return vec![1.0; sizes.inputs.len()],
-            Candidate::Inputs(r) => pairs.map(|(x, _)| x.powf(r).max(1e-4)).collect(),
+            Candidate::Inputs(r) => pairs.map(|(x, _)| x.powf(r as f32).max(1e-4)).collect(),
             Candidate::Duo(r) => {
-                pairs.map(|(x, w)| (x.powf(r) / (w.powf(1.0 - r) + 1e-4)).max(1e-4)).collect()
+                pairs.map(|(x, w)| (x.powf(r as f32) / (w.powf(1.0 - r as f32) + 1e-4)).max(1e-4)).collect()
             }
         };
         let (low, high) = raw.iter().fold((f32::MAX, 0.0f32), |(l, h), s| (l.min(*s), h.max(*s)));
@@ -47,16 +47,17 @@ impl Candidate {
         raw.into_iter().map(|s| usable(s / middle)).collect()
     }
 
-    fn at(self, r: f32) -> Option<Candidate> {
+    fn at(self, r: f64) -> Option<Candidate> {
+        let r = (r * 1000.0).round() / 1000.0;
         match self {
-            _ if !(-0.01..=1.3).contains(&r) => None,
+            _ if !(0.0..=1.1).contains(&r) => None,
             Candidate::Identity => None,
             Candidate::Inputs(_) => Some(Candidate::Inputs(r)),
             Candidate::Duo(_) => Some(Candidate::Duo(r)),
         }
     }
 
-    fn ratio(self) -> f32 {
+    fn ratio(self) -> f64 {
         match self {
             Candidate::Identity => 0.0,
             Candidate::Inputs(r) | Candidate::Duo(r) => r,
