@@ -31,18 +31,34 @@ fn recipe_calibrates_on_the_merged_model_in_one_pass() {
     let recipe = crate::support::repository().join("recipes/tiny-awq.toml");
     let (out, steps) = (dir.join("out"), dir.join("steps"));
     let small = ["--set", "quantize.samples=8", "--set", "quantize.seq_len=64"];
-    let mut words = args!["run", recipe, "--out", out];
+    let mut words = args!["run", recipe, "--out", out].to_vec();
     words.extend(small.map(Into::into));
     prep(words).succeeds().says("PASSED");
     let sizes = ["--samples", "8", "--seq-len", "64", "--group-size", "64"];
-    let mut words = args!["quantize", tiny_merged(), "--out", steps, "--awq"];
+    let mut words = args!["quantize", tiny_merged(), "--out", steps, "--awq"].to_vec();
     words.extend(sizes.map(Into::into));
     prep(words).succeeds();
     let weights = |d: &std::path::Path| std::fs::read(d.join("model.safetensors")).unwrap();
     assert!(weights(&out) == weights(&steps), "as by merge-lora and quantize");
-    let mut words = args!["run", recipe, "--out", dir.join("no")];
+    let mut words = args!["run", recipe, "--out", dir.join("no")].to_vec();
     words.extend(["--set", "quantize.scheme=block"].map(Into::into));
     prep(words).exits(2).says("quantize.scheme");
+}
+
+#[test]
+fn page_shows_every_layer() {
+    let dir = Dir::new();
+    let page = dir.join("awq.html");
+    let mut words =
+        args!["quantize", tiny_merged(), "--out", dir.join("out"), "--awq", "--report", page].to_vec();
+    words.extend(["--samples", "8", "--seq-len", "64"].map(Into::into));
+    prep(words).succeeds();
+    let text = std::fs::read_to_string(&page).unwrap();
+    for what in ["bits a weight", "input_layernorm", "experts.7.up_proj", "<svg"] {
+        assert!(text.contains(what), "{what}");
+    }
+    let inside = dir.join("out/awq.html");
+    prep(args!["quantize", tiny_merged(), "--out", dir.join("out"), "--awq", "--report", inside]).exits(2);
 }
 
 #[test]

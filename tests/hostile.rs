@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::args;
-use crate::support::{Dir, Ended, fixture, prep};
+use crate::support::{Dir, Ended, fixture, prep, tiny_merged};
 
 /// A copy of the tiny base with something done to it, then quantized.
 fn quantized(spoil: impl Fn(&Path)) -> Ended {
@@ -166,4 +166,68 @@ fn hub_cache_layout_is_read_through_its_links() {
         std::os::unix::fs::symlink(format!("../../blobs/{blob}"), snapshot.join(entry.file_name())).unwrap();
     }
     prep(args!["quantize", snapshot, "--out", dir.join("out"), "--fp8"]).succeeds();
+}
+
+#[test]
+fn launch_lines_take_no_name_that_could_end_a_line() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "MODEL");
+    for form in ["line", "systemd", "compose", "k8s"] {
+        prep(args!["serve-command", model, "--as", form, "--served-name", "x\nUser=root"])
+            .exits(2)
+            .says("served name");
+        prep(args!["serve-command", model, "--as", form, "--served-name", ""]).exits(2);
+        prep(args!["serve-command", model, "--as", form, "--", "--port", "8"]).exits(2).says("--port");
+        prep(args!["serve-command", model, "--as", form, "--", "--served-model-name=x"]).exits(2);
+    }
+    prep(args!["serve-command", model, "--template", dir.join("none.jinja")]).exits(3).says("none.jinja");
+    let odd = dir.copy_of(tiny_merged(), "a:b");
+    prep(args!["serve-command", odd, "--as", "compose"]).succeeds().says("target: \"/models/a:b\"");
+    let broken = dir.copy_of(tiny_merged(), "line\nbreak");
+    prep(args!["serve-command", broken, "--as", "systemd"]).exits(2);
+}
+
+#[test]
+fn absurd_counts_are_no_launch_line() {
+    let dir = Dir::new();
+    for (n, (key, value)) in
+        [("head_dim", 1u64 << 62), ("num_hidden_layers", 1 << 60), ("vocab_size", 0)].iter().enumerate()
+    {
+        let model = dir.copy_of(tiny_merged(), &format!("m{n}"));
+        let path = model.join("config.json");
+        let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        config[*key] = (*value).into();
+        std::fs::write(&path, config.to_string()).unwrap();
+        prep(args!["serve-command", model, "--vram", "24GiB"]).exits(3);
+        prep(args!["inspect", model, "--vram", "24GiB"]).says(key);
+    }
+}
+
+#[test]
+fn calibration_data_must_be_a_file() {
+    let dir = Dir::new();
+    let pipe = dir.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let out = dir.join("out");
+    prep(args!["quantize", tiny_merged(), "--out", out, "--awq", "--calibration", pipe])
+        .exits(3)
+        .says("regular file");
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_weight_that_is_no_number_is_named_before_it_is_calibrated() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "MODEL");
+    let path = model.join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
+    let name = "model.layers.1.self_attn.q_proj.weight";
+    let at = 8 + len + header[name]["data_offsets"][0].as_u64().unwrap() as usize;
+    bytes[at..at + 2].copy_from_slice(&0x7fc0u16.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    prep(args!["quantize", model, "--out", dir.join("out"), "--awq", "--samples", "4", "--seq-len", "32"])
+        .exits(3)
+        .says("model.layers.1.self_attn.q_proj");
 }

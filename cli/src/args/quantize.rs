@@ -47,6 +47,9 @@ pub struct Quantize {
     /// them, transformers does not)
     #[arg(long, conflicts_with = "awq")]
     pub quantize_tails: bool,
+    /// Write a page with the error of every layer and the tokens of every expert
+    #[arg(long, value_name = "FILE.html", requires = "awq", conflicts_with = "dry_run")]
+    pub report: Option<PathBuf>,
     #[command(flatten)]
     pub parts: Parts,
     /// Print the plan and stop

@@ -37,7 +37,7 @@ pub struct ServeCommand {
     #[arg(long, value_name = "NAME")]
     pub served_name: Option<String>,
     /// Port [default: the server's own]
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// Serve with this template instead of the folder's
     #[arg(long, value_name = "FILE")]

@@ -1,21 +1,50 @@
 //! `prep quantize`: a model in fewer bits.
 
+use std::path::Path;
+
 use quant::awq::Layout;
 use quant::calibration::data::{DataOptions, Samples};
 use quant::{Activations, Awq, Fp8, Pattern, Tails};
+use verify::checkpoint::folder::REPORT;
 use verify::codec::Dequantize;
+use verify::report::Report;
 use verify::rewrite::Rewrite;
-use verify::{Error, Result};
+use verify::{Error, Result, Shown};
 
 use super::rewrite::{Job, whole};
+use super::verify::{outside, write_report};
 use crate::args::{Clip, Experts, Global, Packing, Quantize, Rounding, Scheme};
 use crate::output::Output;
 
 pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
-    match args.awq {
+    if let Some(page) = &args.report {
+        // A page that cannot be written must not cost the run.
+        outside(page, &args.out)?;
+        outside(page, &args.model)?;
+    }
+    let code = match args.awq {
         true => rewrite(args, &awq(args)?, global, output),
         false => rewrite(args, &fp8(args)?, global, output),
+    }?;
+    if let Some(page) = &args.report {
+        write_page(page, &args.out)?;
     }
+    Ok(code)
+}
+
+/// What calibration found, as a page, from the report of the finished folder.
+fn write_page(path: &Path, out: &Path) -> Result<()> {
+    let report = Report::read(out);
+    let stage = report.iter().flat_map(|r| &r.stages).find(|s| s.name == "quantize");
+    let details = stage.map(|s| &s.details).ok_or_else(|| {
+        Error::input(format!("{} says nothing of quantizing", Shown::path(&out.join(REPORT))))
+    })?;
+    let bits = details["bits_per_weight"].as_f64().map(|b| ("bits a weight", format!("{b:.2}")));
+    let size: u64 = report.iter().flat_map(|r| &r.outputs).map(|f| f.len).sum();
+    let facts: Vec<_> = bits.into_iter().chain([("size", crate::console::size(size))]).collect();
+    let title = out.file_name().map_or("model".into(), |n| n.to_string_lossy());
+    let page = quant::report::page(&title, &facts, &quant::report::Calibration::of_details(details));
+    write_report(path, &page)
 }
 
 fn fp8(args: &Quantize) -> Result<Fp8> {

@@ -319,10 +319,11 @@ impl<'a> LayerSearch<'a> {
     fn sizes(&self, pair: &Pair, readers: &[usize], moments: &Moments) -> Result<Sizes> {
         let weights: Vec<&Matrix> =
             readers.iter().map(|r| self.weight(&self.module(*r).name)).collect::<Result<_>>()?;
-        Ok(Sizes {
-            inputs: pair.fold(&moments.means()),
-            weights: pair.fold(&shares(&weights, self.format.group)),
-        })
+        let shares = shares(&weights, self.format.group);
+        if shares.iter().any(|s| !s.is_finite()) {
+            return Err(not_finite(&weights));
+        }
+        Ok(Sizes { inputs: pair.fold(&moments.means()), weights: pair.fold(&shares) })
     }
 
     /// Puts `with(original)` in the place of the modules' weights.
@@ -470,6 +471,16 @@ impl<'a> LayerSearch<'a> {
             "error_after": found.after,
         })
     }
+}
+
+/// The first of `weights` that holds a number that is none.
+fn not_finite(weights: &[&Matrix]) -> Error {
+    let place = |m: &Matrix| Some((m.name.clone(), numbers(m).iter().position(|w| !w.is_finite())? / m.cols));
+    let (name, row) = weights.iter().find_map(|m| place(m)).unwrap_or(("a weight".into(), 0));
+    Error::input(format!("{name} cannot be quantized"))
+        .found(format!("NaN or infinity in row {row}"))
+        .expected("finite weights")
+        .hint("fetch the model again, or merge it again from its parts")
 }
 
 /// Tokens spread evenly over all samples, at most `most`: rows of the hidden states.

@@ -3,6 +3,7 @@
 mod html;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub use html::page;
 
@@ -42,7 +43,33 @@ pub struct ExpertTokens {
     pub tokens: Vec<u64>,
 }
 
+impl LayerError {
+    fn of_pair(layer: usize, pair: &Value) -> Option<Self> {
+        let from = pair["from"].as_str()?;
+        let group = from.split_once(&format!("layers.{layer}.")).map_or(from, |(_, rest)| rest).to_string();
+        let ratio = pair["chosen"].as_object().and_then(|c| c.values().next()).and_then(Value::as_f64);
+        let error = |key: &str| pair[key].as_f64();
+        Some(LayerError { layer, group, ratio, rtn: error("error_before")?, awq: error("error_after")? })
+    }
+}
+
 impl Calibration {
+    /// Out of the details of the quantizing stage in a report; empty where nothing was calibrated.
+    pub fn of_details(details: &Value) -> Self {
+        let mut found = Calibration::default();
+        for line in details["layers"].as_array().into_iter().flatten() {
+            let layer = line["layer"].as_u64().unwrap_or_default() as usize;
+            let pairs = line["pairs"].as_array().into_iter().flatten();
+            found.errors.extend(pairs.filter_map(|p| LayerError::of_pair(layer, p)));
+            let tokens = line["tokens_per_expert"].as_array().into_iter().flatten();
+            let tokens: Vec<u64> = tokens.filter_map(Value::as_u64).collect();
+            if !tokens.is_empty() {
+                found.experts.push(ExpertTokens { layer, tokens });
+            }
+        }
+        found
+    }
+
     /// The groups with the largest error as written, largest first.
     pub fn worst(&self, count: usize) -> Vec<&LayerError> {
         let mut all: Vec<&LayerError> = self.errors.iter().collect();

@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 use crate::json_edit;
 use crate::names::Shown;
 
+/// More of anything than any model has.
+const MOST: u64 = 1 << 31;
+
 /// A model's `config.json`. Edits keep all other text byte for byte.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -86,10 +89,12 @@ impl Config {
     pub fn count(&self, key: &str) -> Result<Option<usize>> {
         match self.get(key) {
             None => Ok(None),
-            Some(v) => match v.as_u64().and_then(|n| usize::try_from(n).ok()) {
+            Some(v) => match v.as_u64().filter(|n| *n <= MOST).and_then(|n| usize::try_from(n).ok()) {
                 Some(n) => Ok(Some(n)),
                 None => Err(Error::input(format!("{}: `{key}` is not a count", Shown::path(&self.path)))
-                    .found(v.to_string())),
+                    .found(v.to_string())
+                    .expected(format!("a whole number from 0 to {MOST}"))
+                    .hint("fetch the folder again, or correct the key")),
             },
         }
     }

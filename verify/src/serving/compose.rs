@@ -24,7 +24,10 @@ services:
       # Nothing is fetched: the folder is all that is served
       HF_HUB_OFFLINE: \"1\"
     volumes:
-      - {volume}
+      - type: bind
+        source: {source}
+        target: {target}
+        read_only: true
     ports:
       - \"{port}:{port}\"
     # Shared memory for the processes of a server with several GPUs
@@ -59,7 +62,8 @@ services:
         name = comment(&launch.served_name),
         entrypoint = list(&engine.program(&launch.model)),
         command = arguments(launch, 6),
-        volume = yaml(&format!("{}:{}:ro", folder.replace('$', "$$"), launch.model)),
+        source = yaml(&folder.replace('$', "$$")),
+        target = yaml(&launch.model.replace('$', "$$")),
         gpus = launch.gpus,
         health = yaml(&health),
         warm = yaml(&warm),

@@ -14,6 +14,7 @@ use super::weights::Weights;
 use crate::checkpoint::TensorIndex;
 use crate::error::{Error, Result};
 use crate::inspect::{Inspection, Part};
+use crate::names::Shown;
 use crate::template::{Finding, Level};
 
 /// A flag of a server.
@@ -54,6 +55,38 @@ pub struct Wish {
     pub extra: Vec<String>,
 }
 
+impl Wish {
+    /// Names go into units and manifests line by line, and into paths of containers.
+    fn check(&self) -> Result<()> {
+        for (what, text) in [("the folder's path", &self.model), ("the served name", &self.served_name)] {
+            if text.is_empty() || text.chars().any(char::is_control) {
+                return Err(Error::usage(format!("{what} cannot stand in a launch line"))
+                    .found(Shown(text).to_string())
+                    .expected("at least one character, no line breaks or other control characters")
+                    .hint("give another --served-name, or rename the folder"));
+            }
+        }
+        match &self.template {
+            Some(path) if !path.is_file() => {
+                Err(Error::input(format!("{} is not a file", Shown::path(path))).hint("check --template"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A flag that the line has already would be given twice, and probes would not know which one holds.
+fn refuse_repeated(flags: &[Flag], extra: &[String]) -> Result<()> {
+    let given = |word: &String| word.split('=').next().unwrap_or_default().to_string();
+    let twice = extra.iter().map(given).find(|w| flags.iter().any(|f| f.name == w) || w == "--port");
+    match twice {
+        None => Ok(()),
+        Some(flag) => Err(Error::usage(format!("{flag} after `--` would be given twice"))
+            .expected("arguments that prep does not set")
+            .hint("prep's own options stand before `--`: see `prep serve-command --help`")),
+    }
+}
+
 /// A launch line.
 #[derive(Debug, Clone, Serialize)]
 pub struct Launch {
@@ -84,9 +117,16 @@ impl Launch {
     /// The line for a model.
     ///
     /// # Errors
-    /// Exit 1 where the model does not fit the cards; exit 2 where its shapes cannot be cut for so many GPUs, or
-    /// the context asked for is longer than the model's.
+    /// Exit 1 where the model does not fit the cards; exit 2 where its shapes cannot be cut for so many GPUs, the
+    /// context asked for is longer than the model's, or a name or argument cannot stand in a launch line; exit 3 for a
+    /// folder with errors.
     pub fn of(found: &Inspection, index: &TensorIndex, wish: &Wish) -> Result<Self> {
+        wish.check()?;
+        if let Some(fault) = found.findings.iter().find(|f| f.level == Level::Error) {
+            return Err(Error::input("no server should be started with this folder")
+                .found(fault.what.clone())
+                .hint(fault.advice.clone()));
+        }
         let mut line = Line { wish, flags: Vec::new(), notes: Vec::new() };
         let fit = fit(found, index, wish)?;
         line.names();
@@ -97,8 +137,7 @@ impl Launch {
         line.tools(found);
         line.template(found);
         line.vision(found);
-        let errors = found.findings.iter().filter(|f| f.level == Level::Error);
-        line.notes.extend(errors.cloned());
+        refuse_repeated(&line.flags, &wish.extra)?;
         let tools = line.flags.iter().any(|f| f.name == "--tool-call-parser");
         Ok(Launch {
             engine: wish.engine,

@@ -57,22 +57,22 @@ impl Memory {
             let taps = (l.kernel as u64).saturating_sub(1) * l.channels() as u64 * 2;
             d.linear_layers as u64 * (state + taps)
         });
-        Memory { kv_per_token: kv_per_head(d) * d.kv_heads as u64, state_per_sequence: state }
+        Memory { kv_per_token: kv_per_head(d).saturating_mul(d.kv_heads as u64), state_per_sequence: state }
     }
 
     /// Keys and values of a token in `format`.
     pub fn kv(&self, format: CacheFormat) -> u64 {
-        self.kv_per_token * format.bytes() / 2
+        self.kv_per_token.saturating_mul(format.bytes()) / 2
     }
 
     /// Cache and state of a whole load.
     pub fn of_load(&self, load: Load, format: CacheFormat) -> u64 {
-        load.concurrency * self.of_sequence(load.context, format)
+        load.concurrency.saturating_mul(self.of_sequence(load.context, format))
     }
 
     /// Cache and state of one sequence of `tokens`.
     pub fn of_sequence(&self, tokens: u64, format: CacheFormat) -> u64 {
-        tokens * self.kv(format) + self.state_per_sequence
+        tokens.saturating_mul(self.kv(format)).saturating_add(self.state_per_sequence)
     }
 
     /// What one of `gpus` keeps: heads are shared out, and where there are fewer KV heads than GPUs each keeps one.
@@ -80,7 +80,7 @@ impl Memory {
         let whole = Memory::of(d);
         let heads = (d.kv_heads as u64).div_ceil(gpus.max(1));
         Memory {
-            kv_per_token: kv_per_head(d) * heads,
+            kv_per_token: kv_per_head(d).saturating_mul(heads),
             state_per_sequence: whole.state_per_sequence.div_ceil(gpus.max(1)),
         }
     }
@@ -88,7 +88,7 @@ impl Memory {
 
 /// Bytes of keys and values of a token and a head over all attention layers, in bf16.
 fn kv_per_head(d: &Dimensions) -> u64 {
-    2 * d.attention_layers as u64 * d.head_dim as u64 * CacheFormat::Bf16.bytes()
+    (2 * d.attention_layers as u64 * CacheFormat::Bf16.bytes()).saturating_mul(d.head_dim as u64)
 }
 
 impl Activations {

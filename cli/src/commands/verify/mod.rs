@@ -21,7 +21,7 @@ use verify::{Result, Shown, diagnose};
 pub use self::job::{Job, Reasoning, Running, suite_of};
 use self::job::{Row, ServerJob, folder_of};
 use self::outcome::Outcome;
-pub use self::reports::{check as check_reports, outside};
+pub use self::reports::{check as check_reports, outside, write as write_report};
 use super::template::say_findings;
 use crate::args::{Global, Verify};
 use crate::console::Console;

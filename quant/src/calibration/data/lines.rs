@@ -42,12 +42,13 @@ impl Lines {
     /// # Errors
     /// Exit 3 for a missing file, or naming the first line that is no sample.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|e| Error::io("read", path, &e))?;
-        let meta = file.metadata().map_err(|e| Error::io("read", path, &e))?;
+        // Asked before it is opened: opening a pipe waits for whoever writes into it.
+        let meta = std::fs::metadata(path).map_err(|e| Error::io("read", path, &e))?;
         if !meta.is_file() {
             return Err(Error::input(format!("{} is not a regular file", Shown::path(path)))
                 .expected("a JSONL file of samples"));
         }
+        let file = File::open(path).map_err(|e| Error::io("read", path, &e))?;
         let sha256 = checksum::of_file(path)?;
         Self::check(Box::new(BufReader::new(file)), Shown::path(path), sha256)
     }
