@@ -254,7 +254,9 @@ fn compose_files_hold_the_words_the_probe_and_the_first_request() {
         let words = [list(&server["entrypoint"]), list(&server["command"])].concat();
         assert_eq!(words, launch.words());
         assert_eq!(server["image"], engine.image());
-        assert_eq!(server["volumes"][0], "/srv/a b:/models/a b:ro");
+        let volume = &server["volumes"][0];
+        assert_eq!((&volume["source"], &volume["target"]), (&"/srv/a b".into(), &"/models/a b".into()));
+        assert_eq!(volume["read_only"], true);
         assert!(server["healthcheck"]["test"][1].as_str().unwrap().contains("/health"));
         let warm = file["services"]["warm-up"]["command"][0].as_str().unwrap();
         assert!(warm.contains("chat/completions") && warm.contains("\"tools\""), "{warm}");

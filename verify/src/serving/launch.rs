@@ -119,10 +119,12 @@ impl Launch {
     /// # Errors
     /// Exit 1 where the model does not fit the cards; exit 2 where its shapes cannot be cut for so many GPUs, the
     /// context asked for is longer than the model's, or a name or argument cannot stand in a launch line; exit 3 for a
-    /// folder with errors.
+    /// folder whose sizes cannot be told.
     pub fn of(found: &Inspection, index: &TensorIndex, wish: &Wish) -> Result<Self> {
         wish.check()?;
-        if let Some(fault) = found.findings.iter().find(|f| f.level == Level::Error) {
+        let fault = found.findings.iter().find(|f| f.level == Level::Error);
+        // Without its sizes nothing that the line says of context or memory would be true.
+        if let Some(fault) = fault.filter(|_| found.dimensions.is_none()) {
             return Err(Error::input("no server should be started with this folder")
                 .found(fault.what.clone())
                 .hint(fault.advice.clone()));
@@ -137,6 +139,7 @@ impl Launch {
         line.tools(found);
         line.template(found);
         line.vision(found);
+        line.notes.extend(found.findings.iter().filter(|f| f.level == Level::Error).cloned());
         refuse_repeated(&line.flags, &wish.extra)?;
         let tools = line.flags.iter().any(|f| f.name == "--tool-call-parser");
         Ok(Launch {
