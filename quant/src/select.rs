@@ -17,6 +17,15 @@ pub enum Fate {
     Keep(String),
 }
 
+/// Indices of `Architecture::modules` by the tensor that holds them: one of a plain matrix, many of a stack of experts.
+pub fn modules_by_tensor(arch: &Architecture) -> HashMap<&str, Vec<usize>> {
+    let mut held: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (at, m) in arch.modules().iter().enumerate() {
+        held.entry(&m.source.tensor).or_default().push(at);
+    }
+    held
+}
+
 /// The fate of every module of an architecture.
 #[derive(Debug)]
 pub struct Selection {

@@ -82,9 +82,19 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// Exit 2 for settings that make no sense.
-    pub fn with_sampling(self, sampling: Sampling) -> Result<Self> {
+    pub fn with_sampling(mut self, sampling: Sampling) -> Result<Self> {
+        self.set_sampling(sampling)?;
+        Ok(self)
+    }
+
+    /// The same for an engine that is in use.
+    ///
+    /// # Errors
+    /// As [`Self::with_sampling`].
+    pub fn set_sampling(&mut self, sampling: Sampling) -> Result<()> {
         sampling.check()?;
-        Ok(Engine { sampling, ..self })
+        self.sampling = sampling;
+        Ok(())
     }
 
     /// Runs as many prompts at once as fit into `bytes` of keys, values and state; at least one.

@@ -215,17 +215,7 @@ impl Cache {
                 .expected("every blob of the digest in its name")
                 .hint("run again without --offline and HF_HUB_OFFLINE: only what is wrong is fetched"));
         }
-        let plan = Plan {
-            source: request.hub.name().to_string(),
-            endpoint: "the cache".to_string(),
-            repo: request.repo.clone(),
-            revision: request.revision.clone(),
-            commit,
-            include: request.include.clone(),
-            exclude: request.exclude.clone(),
-            files,
-            left_out,
-        };
+        let plan = Plan::of(request, "the cache", commit, (files, left_out));
         self.done(plan, &[], &[])
     }
 

@@ -91,6 +91,26 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// What `request` stands for at `endpoint`: a commit and its files.
+    pub fn of(
+        request: &Request,
+        endpoint: &str,
+        commit: String,
+        (files, left_out): (Vec<RemoteFile>, Vec<LeftOut>),
+    ) -> Self {
+        Plan {
+            source: request.hub.name().to_string(),
+            endpoint: endpoint.to_string(),
+            repo: request.repo.clone(),
+            revision: request.revision.clone(),
+            commit,
+            include: request.include.clone(),
+            exclude: request.exclude.clone(),
+            files,
+            left_out,
+        }
+    }
+
     /// The hub.
     pub fn hub(&self) -> Hub {
         match self.source == Hub::Modelscope.name() {
@@ -163,17 +183,7 @@ pub fn plan(request: &Request, environment: &Environment, console: &Console) -> 
     check_together(listing.iter().map(|f| &f.path))?;
     let (mut files, left_out) = selection.apply(listing, |f| &f.path)?;
     files.sort_by_key(|f| (f.path.as_str().ends_with(".safetensors"), f.path.clone()));
-    Ok(Plan {
-        source: request.hub.name().to_string(),
-        endpoint: environment.shown().to_string(),
-        repo: request.repo.clone(),
-        revision: request.revision.clone(),
-        commit,
-        include: request.include.clone(),
-        exclude: request.exclude.clone(),
-        files,
-        left_out,
-    })
+    Ok(Plan::of(request, environment.shown(), commit, (files, left_out)))
 }
 
 #[cfg(test)]

@@ -32,8 +32,6 @@ const PROBE: usize = 2048;
 const SEEN: usize = 8192;
 /// Tokens on which a single linear is compared.
 const JUDGED: usize = 512;
-/// An expert that fewer tokens choose is reported.
-pub const FLOOR: usize = 16;
 
 /// AWQ as a visitor of layers.
 pub struct Smoother<'a> {

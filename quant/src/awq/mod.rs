@@ -35,7 +35,6 @@ use verify::names::Shown;
 use verify::rewrite::{ModelView, Rewrite, Stage, StageBuilder};
 
 pub use self::grid::IntFormat;
-pub use self::layer::FLOOR;
 pub use self::storage::Storage;
 use self::work::{AwqWork, Piece};
 use crate::calibration::data::Samples;

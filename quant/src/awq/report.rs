@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::layer::FLOOR;
 use super::storage::Storage;
+use crate::report::FLOOR;
 
 /// Figures of all layers: errors before and after, what was chosen, the worst, and how experts were served.
 pub fn summary(layers: &[Value], storage: Storage) -> Value {
@@ -41,6 +41,6 @@ pub fn summary(layers: &[Value], storage: Storage) -> Value {
 /// Experts of a layer that hardly any token chose.
 fn starved(layer: &Value) -> Vec<String> {
     let tokens = layer["tokens_per_expert"].as_array().map_or(&[][..], Vec::as_slice);
-    let few = tokens.iter().enumerate().filter(|(_, n)| n.as_u64().is_some_and(|n| n < FLOOR as u64));
+    let few = tokens.iter().enumerate().filter(|(_, n)| n.as_u64().is_some_and(|n| n < FLOOR));
     few.map(|(e, n)| format!("layer {} expert {e}: {n}", layer["layer"])).collect()
 }

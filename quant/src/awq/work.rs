@@ -1,6 +1,6 @@
 //! What comes out of each tensor, and where its bytes come from: the source, or the records of the calibration.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ use super::pairs::{self, Producer};
 use super::storage::Storage;
 use super::{Awq, is_quantized, report};
 use crate::calibration::{Records, Task, walk};
-use crate::select::{Fate, Selection};
+use crate::select::{Fate, Selection, modules_by_tensor};
 
 /// Outputs that go to one shard together.
 pub struct Piece {
@@ -64,10 +64,7 @@ pub fn pieces(
     arch: &Architecture,
     selection: &Selection,
 ) -> Result<Vec<Piece>> {
-    let mut held: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (at, m) in arch.modules().iter().enumerate() {
-        held.entry(&m.source.tensor).or_default().push(at);
-    }
+    let held = modules_by_tensor(arch);
     let scaled = may_change(input, arch, selection)?;
     let mut out = Vec::new();
     for t in input.tensors.tensors() {

@@ -12,7 +12,7 @@ use verify::rewrite::{ModelView, UnitKind};
 
 use super::Scheme;
 use super::work::{Job, Shared};
-use crate::select::{Fate, Selection};
+use crate::select::{Fate, Selection, modules_by_tensor};
 
 /// Outputs that go to one shard together.
 pub struct Piece {
@@ -50,10 +50,7 @@ pub fn pieces(
     arch: &Architecture,
     selection: &Selection,
 ) -> Result<Vec<Piece>> {
-    let mut held: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (at, m) in arch.modules().iter().enumerate() {
-        held.entry(&m.source.tensor).or_default().push(at);
-    }
+    let held = modules_by_tensor(arch);
     let mut out = Vec::new();
     for t in input.tensors.tensors() {
         let modules = held.get(t.spec.name.as_str()).map_or(&[][..], Vec::as_slice);

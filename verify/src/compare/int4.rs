@@ -4,6 +4,8 @@ use serde_json::Value;
 
 use super::values::{Rows, floats};
 use crate::checkpoint::{Checkpoint, TensorReader};
+use crate::codec::int4::Bits;
+use crate::codec::int4::pack::{unpack_awq, unpack_rows, unpack_zero_points};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::names::Shown;
@@ -12,43 +14,47 @@ use crate::names::Shown;
 /// of word `c`, plus 8; zero points packed alike along rows.
 pub fn packed(c: &Checkpoint, name: &str, rows: Rows) -> Result<Vec<f32>> {
     let codes = words(c, &format!("{name}.weight_packed"), rows.clone())?;
+    let cols = codes.len() / rows.len().max(1) * Bits::Four.per_word();
+    let codes = unpack_rows(&codes, rows.len(), cols, Bits::Four);
     let scale = format!("{name}.weight_scale");
     let spec = &c.index().get(&scale).ok_or_else(|| lacks(&scale))?.spec;
     let groups = spec.cols();
     let scales = floats(spec, &c.read_rows(&scale, rows.clone())?)?;
     let zero_point = format!("{name}.weight_zero_point");
+    // Words hold eight rows: zeros are read from the first row of a word on.
+    let first = rows.start / 8 * 8;
     let zeros = match c.index().contains(&zero_point) {
-        true => Some(words(c, &zero_point, rows.start / 8..rows.end.div_ceil(8))?),
+        true => {
+            let words = words(c, &zero_point, rows.start / 8..rows.end.div_ceil(8))?;
+            if words.len() != (rows.end - first).div_ceil(8) * groups {
+                return Err(misshapen(&zero_point));
+            }
+            Some(unpack_zero_points(&words, rows.end - first, groups, Bits::Four))
+        }
         false => None,
     };
-    let per_row = codes.len() / rows.len().max(1);
-    let cols = per_row * 8;
     let group = cols.checked_div(groups).filter(|g| *g > 0).ok_or_else(|| misshapen(&scale))?;
     let mut out = Vec::with_capacity(rows.len() * cols);
     for (i, row) in rows.clone().enumerate() {
         for col in 0..cols {
-            let code = codes[i * per_row + col / 8] >> (4 * (col % 8)) & 15;
             let at = (col / group).min(groups - 1);
-            let zero = zeros
-                .as_ref()
-                .map_or(8, |z| z[(row / 8 - rows.start / 8) * groups + at] >> (4 * (row % 8)) & 15);
-            out.push((code as f32 - zero as f32) * scales[i * groups + at]);
+            let zero = zeros.as_ref().map_or(Bits::Four.middle(), |z| z[(row - first) * groups + at]);
+            out.push((f32::from(codes[i * cols + col]) - f32::from(zero)) * scales[i * groups + at]);
         }
     }
     Ok(out)
 }
 
-/// Nibble of output `8c + j` in word `c` of AutoAWQ.
-const NIBBLE: [usize; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
-
 /// A module of AutoAWQ `gemm`: `[in, out/8]` codes, `[in/group, out/8]` zeros, `[in/group, out]` scales. A row
 /// of outputs lies across all of it, so it is read whole.
 pub struct Awq {
+    /// `[in, out]`.
     codes: Vec<u8>,
+    /// `[in/group, out]`.
     zeros: Vec<u8>,
     scales: Vec<f32>,
     cols: usize,
-    across: usize,
+    outputs: usize,
     group: usize,
 }
 
@@ -70,10 +76,13 @@ impl Awq {
             && zeros.len() == groups * across * 4
             && scales.len() == groups * across * 8
             && cols.is_multiple_of(group);
-        match fits {
-            true => Ok(Awq { codes, zeros, scales, cols, across, group }),
-            false => Err(misshapen(&scale)),
+        if !fits {
+            return Err(misshapen(&scale));
         }
+        let outputs = across * 8;
+        let codes = unpack_awq(&words_of(&codes), cols, outputs, Bits::Four);
+        let zeros = unpack_awq(&words_of(&zeros), groups, outputs, Bits::Four);
+        Ok(Awq { codes, zeros, scales, cols, outputs, group })
     }
 
     /// Rows `rows` of `[out, in]`.
@@ -81,29 +90,24 @@ impl Awq {
         let mut values = Vec::with_capacity(rows.len() * self.cols);
         for out in rows {
             for col in 0..self.cols {
-                let g = col / self.group;
-                let zero = self.nibble(&self.zeros, g, out);
-                let scale = self.scales[g * self.across * 8 + out];
-                values.push((self.nibble(&self.codes, col, out) - zero) * scale);
+                let (code, g) = (self.codes[col * self.outputs + out], col / self.group * self.outputs + out);
+                values.push((f32::from(code) - f32::from(self.zeros[g])) * self.scales[g]);
             }
         }
         values
     }
-
-    fn nibble(&self, bytes: &[u8], row: usize, out: usize) -> f32 {
-        let at = (row * self.across + out / 8) * 4;
-        let word = u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        (word >> (4 * NIBBLE[out % 8]) & 15) as f32
-    }
 }
 
-fn words(c: &Checkpoint, name: &str, rows: Rows) -> Result<Vec<u32>> {
+fn words_of(bytes: &[u8]) -> Vec<i32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect()
+}
+
+fn words(c: &Checkpoint, name: &str, rows: Rows) -> Result<Vec<i32>> {
     let spec = &c.index().get(name).ok_or_else(|| lacks(name))?.spec;
     if spec.dtype != Dtype::I32 {
         return Err(misshapen(name));
     }
-    let bytes = c.read_rows(name, rows)?;
-    Ok(bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect())
+    Ok(words_of(&c.read_rows(name, rows)?))
 }
 
 fn lacks(name: &str) -> Error {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use verify::diagnose::Taught;
 use verify::parsers::{self, Parser, ReasoningParser};
-use verify::suite::{Sampling, Suite};
+use verify::suite::{Asked, Reading, Sampling, Settings, Suite};
 use verify::template::Renderer;
 use verify::{Error, Result, Shown, diagnose};
 
@@ -46,6 +46,24 @@ pub struct Running {
     pub sampling: Sampling,
     /// How often the whole suite is run.
     pub runs: usize,
+}
+
+impl Running {
+    /// How tokens are drawn in the run of this number, from 0.
+    pub fn seeded(&self, run: usize) -> Sampling {
+        Sampling { seed: self.sampling.seed.wrapping_add(run as u64), ..self.sampling }
+    }
+
+    /// What a report tells of it, with the `reading` that was used and what was `asked` of a server.
+    pub fn settings(&self, reading: &Reading, asked: Option<Asked>) -> Settings {
+        Settings {
+            max_new: self.max_new,
+            sampling: self.sampling,
+            runs: self.runs,
+            reasoning_parser: reading.reasoning.map(|p| p.name),
+            asked,
+        }
+    }
 }
 
 /// Which reasoning parser cuts the texts.

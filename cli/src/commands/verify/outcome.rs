@@ -1,8 +1,13 @@
 //! What a suite came to, wherever it was run.
 
+use verify::Result;
 use verify::diagnose::Taught;
 use verify::suite::compare::Change;
-use verify::suite::{self, Evaluation, LostTo, MatrixRow, Settings, Stability, Suite, Transcript, Verdict};
+use verify::suite::{
+    self, Evaluation, LostTo, MatrixRow, Reading, Sampling, Settings, Stability, Suite, Transcript, Verdict,
+};
+
+use super::job::Running;
 
 /// What the suite came to. Of several runs, that with the fewest points.
 pub struct Outcome {
@@ -51,9 +56,30 @@ impl Outcome {
     }
 }
 
-/// The position of the run with the fewest points, and how far all of them agree.
-pub fn lowest(runs: &[Evaluation]) -> (usize, Option<Stability>) {
-    let at = runs.iter().enumerate().min_by_key(|(_, e)| e.points).map_or(0, |(at, _)| at);
-    let stability = if runs.len() > 1 { suite::stability(runs) } else { None };
-    (at, stability)
+/// The run with the fewest points of several.
+pub struct Lowest {
+    pub evaluation: Evaluation,
+    pub transcripts: Vec<Transcript>,
+    /// What it drew with.
+    pub sampling: Sampling,
+    /// How far all runs agree.
+    pub stability: Option<Stability>,
+}
+
+/// Runs the suite as often as asked for, each time with the next seed: `once` gives the transcripts.
+pub fn lowest_of(
+    running: &Running,
+    reading: &Reading,
+    mut once: impl FnMut(&Sampling) -> Result<Vec<Transcript>>,
+) -> Result<Lowest> {
+    let (mut evaluations, mut all) = (Vec::new(), Vec::new());
+    for run in 0..running.runs {
+        let transcripts = once(&running.seeded(run))?;
+        evaluations.push(suite::evaluate(&running.suite, &transcripts, reading));
+        all.push(transcripts);
+    }
+    let at = evaluations.iter().enumerate().min_by_key(|(_, e)| e.points).map_or(0, |(at, _)| at);
+    let stability = if evaluations.len() > 1 { suite::stability(&evaluations) } else { None };
+    let (evaluation, transcripts) = (evaluations.swap_remove(at), all.swap_remove(at));
+    Ok(Lowest { evaluation, transcripts, sampling: running.seeded(at), stability })
 }

@@ -1,11 +1,11 @@
 //! Running the suite against a server and judging what it answered.
 
 use verify::checkpoint::Config;
-use verify::suite::{self, Asked, Asking, Reading, Settings};
+use verify::suite::{self, Asked, Asking, Reading};
 use verify::{Result, Shown, diagnose};
 
 use super::job::{Reasoning, ServerJob, folder_of};
-use super::outcome::{Outcome, lowest};
+use super::outcome::{Lowest, Outcome, lowest_of};
 use crate::console::Console;
 use crate::endpoint::{Endpoint, ServedFolder, Wanted};
 use crate::output::Output;
@@ -29,26 +29,17 @@ pub fn run(job: &ServerJob<'_>, console: &Console, output: &Output) -> Result<Ou
     say_reasoning(job.run.reasoning, &reading, output);
     let asking = Asking { stream: job.stream, concurrency: job.concurrency, reading };
     let suite = &job.run.suite;
-    let (mut evaluations, mut all) = (Vec::new(), Vec::new());
-    for run in 0..job.run.runs {
-        endpoint.reseed(job.run.sampling.seed.wrapping_add(run as u64));
-        let transcripts = suite::run_served(&endpoint, suite, &asking, console)?;
-        evaluations.push(suite::evaluate(suite, &transcripts, &asking.reading));
-        all.push(transcripts);
-    }
+    let lowest = lowest_of(&job.run, &asking.reading, |sampling| {
+        endpoint.reseed(sampling.seed);
+        suite::run_served(&endpoint, suite, &asking, console)
+    })?;
     console.clear();
-    let (at, stability) = lowest(&evaluations);
-    let (evaluation, transcripts) = (evaluations.swap_remove(at), all.swap_remove(at));
+    let Lowest { evaluation, transcripts, stability, .. } = lowest;
     let matrix = suite::served_matrix(suite, &transcripts, &asking.reading);
     let run = (transcripts.as_slice(), &asking.reading);
     let verdict = suite::judge_served(suite, &evaluation, &matrix, run, job.run.min_score);
-    let settings = Settings {
-        max_new: job.run.max_new,
-        sampling: job.run.sampling,
-        runs: job.run.runs,
-        reasoning_parser: asking.reading.reasoning.map(|p| p.name),
-        asked: Some(Asked { streamed: job.stream, concurrency: job.concurrency }),
-    };
+    let asked = Asked { streamed: job.stream, concurrency: job.concurrency };
+    let settings = job.run.settings(&asking.reading, Some(asked));
     Ok(Outcome {
         name: endpoint.model().to_string(),
         endpoint: Some(endpoint.address()),

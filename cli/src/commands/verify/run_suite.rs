@@ -2,13 +2,13 @@
 
 use runner::{Engine, Options};
 use verify::suite::compare::Run;
-use verify::suite::{self, Reading, Settings};
+use verify::suite::{self, Reading};
 use verify::template::{Finding, Level, Renderer};
 use verify::{Result, diagnose};
 
 use super::folder::is_misread;
 use super::job::{Job, runner_sampling};
-use super::outcome::{Outcome, lowest};
+use super::outcome::{Lowest, Outcome, lowest_of};
 use crate::args::Global;
 use crate::console::Console;
 
@@ -22,18 +22,12 @@ pub fn run(
     let suite = &job.run.suite;
     let mut engine = Engine::open(job.model, &Options { threads: Some(global.threads()) })?;
     let running = suite::Running { max_new: job.run.max_new, reading: reading.clone() };
-    let (mut evaluations, mut all) = (Vec::new(), Vec::new());
-    for run in 0..job.run.runs {
-        let seed = job.run.sampling.seed.wrapping_add(run as u64);
-        let sampling = suite::Sampling { seed, ..job.run.sampling };
-        engine = engine.with_sampling(runner_sampling(&sampling))?;
-        let transcripts = suite::run(&mut engine, renderer, suite, &running, console)?;
-        evaluations.push(suite::evaluate(suite, &transcripts, &reading));
-        all.push(transcripts);
-    }
+    let lowest = lowest_of(&job.run, &reading, |sampling| {
+        engine.set_sampling(runner_sampling(sampling))?;
+        suite::run(&mut engine, renderer, suite, &running, console)
+    })?;
     console.clear();
-    let (at, stability) = lowest(&evaluations);
-    let (evaluation, transcripts) = (evaluations.swap_remove(at), all.swap_remove(at));
+    let Lowest { evaluation, transcripts, sampling, stability } = lowest;
     let matrix = suite::matrix(suite, &transcripts, &reading);
     let judged = (taught, job.run.parser);
     let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, judged, job.run.min_score);
@@ -41,8 +35,6 @@ pub fn run(
     verdict.reasons.extend(findings.iter().filter(|f| !is_misread(f, job, taught)).cloned());
     let baseline = job.baseline.as_ref().map(|baseline| {
         // Drawn by the same seed where tokens are drawn at all.
-        let seed = job.run.sampling.seed.wrapping_add(at as u64);
-        let sampling = suite::Sampling { seed, ..job.run.sampling };
         let run = Run { evaluation: &evaluation, transcripts: &transcripts };
         baseline.compare((job, sampling, reading.reasoning), (&engine, run), (global, console))
     });
@@ -52,13 +44,7 @@ pub fn run(
     }
     verdict.reasons.sort_by_key(|f| std::cmp::Reverse(f.level));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
-    let settings = Settings {
-        max_new: job.run.max_new,
-        sampling: job.run.sampling,
-        runs: job.run.runs,
-        reasoning_parser: reading.reasoning.map(|p| p.name),
-        asked: None,
-    };
+    let settings = job.run.settings(&reading, None);
     Ok(Outcome {
         name: job.name().to_string(),
         endpoint: None,
