@@ -3,9 +3,9 @@
 //   out[t][h] = softmax over p <= position of (q[t][h] . k[p][h / group] / sqrt(dim)) times v[p][h / group]
 //               times sigmoid(gate[t][h]) where there is a gate            Backend::attention, Backend::gate of cpu
 //
-// Keys and values lie in a pool [slots, pairs, dim], f32 or bf16; the sequence of token t begins at slot starts[t], the
-// token stands at positions[t], its own key and value are written (kv_write). All of a pair's query heads go through
-// its keys together.
+// Keys and values are f32 or bf16; those of token t's sequence begin starts[t] numbers after `keys` and `values`,
+// [positions, pairs, dim] with `stride` numbers from a position to the next. The token stands at positions[t], its own
+// key and value are written (kv_write). All of a pair's query heads go through its keys together.
 //
 // attention_split: block 128, grid (splits, pairs, tokens); a split has `length` positions, a multiple of 32.
 //   parts [tokens, queries, splits, dim + 2]: unscaled sums, then the largest score and the sum of exponentials.
@@ -62,15 +62,15 @@ struct OfBf16 {
     }
 };
 
-// k and v [tokens, width] to their slots: cpu::attention::Kv::append. Grid (ceil(width / 256), tokens).
+// k and v [tokens, width] to their places: cpu::attention::Kv::append. Grid (ceil(width / 256), tokens).
 template <class T>
-PREP_FN void kv_write(const float *k, const float *v, const u32 *starts, const u32 *positions, u32 width,
+PREP_FN void kv_write(const float *k, const float *v, const u64 *starts, const u32 *positions, u32 width, u32 stride,
                       typename T::Type *keys, typename T::Type *values) {
     u32 i = blockIdx.x * 256 + threadIdx.x, token = blockIdx.y;
     if (i >= width) {
         return;
     }
-    u64 to = (u64(starts[token]) + positions[token]) * width + i, from = u64(token) * width + i;
+    u64 to = starts[token] + u64(positions[token]) * stride + i, from = u64(token) * width + i;
     keys[to] = T::write(k[from]);
     values[to] = T::write(v[from]);
 }
@@ -78,8 +78,8 @@ PREP_FN void kv_write(const float *k, const float *v, const u32 *starts, const u
 // Shared memory: q [group, dim], sums [group, dim], scores [group, 32], then for each head of the group the largest
 // score, the sum of exponentials and the factor of the sums so far.
 template <class T>
-PREP_FN void split(const float *q, const typename T::Type *keys, const typename T::Type *values, const u32 *starts,
-                   const u32 *positions, u32 queries, u32 pairs, u32 dim, u32 length, float *parts) {
+PREP_FN void split(const float *q, const typename T::Type *keys, const typename T::Type *values, const u64 *starts,
+                   const u32 *positions, u32 stride, u32 queries, u32 pairs, u32 dim, u32 length, float *parts) {
     PREP_DYN_SHARED(float, memory);
     u32 group = queries / pairs, pair = blockIdx.y, token = blockIdx.z, splits = gridDim.x;
     u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -97,14 +97,15 @@ PREP_FN void split(const float *q, const typename T::Type *keys, const typename 
     __syncthreads();
     u32 count = positions[token] + 1, first = blockIdx.x * length, end = least(first + length, count);
     float scale = 1.0f / sqrtf(float(dim));
-    u64 sequence = starts[token];
+    keys += starts[token] + pair * dim;
+    values += starts[token] + pair * dim;
     for (u32 from = first; from < end; from += POSITIONS) {
         u32 some = least(POSITIONS, end - from);
         // A warp for each head, a lane for each position.
         for (u32 h = warp; h < group; h += 4) {
             float score = NOTHING;
             if (lane < some) {
-                score = T::dot(query + h * dim, keys + ((sequence + from + lane) * pairs + pair) * dim, dim) * scale;
+                score = T::dot(query + h * dim, keys + u64(from + lane) * stride, dim) * scale;
             }
             float before = top[h], now = fmaxf(before, warp_max(score));
             float e = exp_of(score - now), sum = warp_sum(e);
@@ -120,10 +121,10 @@ PREP_FN void split(const float *q, const typename T::Type *keys, const typename 
         // A thread for each head and entry.
         for (u32 i = thread; i < group * dim; i += 128) {
             u32 h = i / dim, d = i % dim;
-            const typename T::Type *value = values + ((sequence + from) * pairs + pair) * dim + d;
+            const typename T::Type *value = values + u64(from) * stride + d;
             float sum = sums[i] * factor[h];
             for (u32 p = 0; p < some; p++) {
-                sum = fmaf(scores[h * POSITIONS + p], T::read(value + u64(p) * pairs * dim), sum);
+                sum = fmaf(scores[h * POSITIONS + p], T::read(value + u64(p) * stride), sum);
             }
             sums[i] = sum;
         }
@@ -172,14 +173,15 @@ extern "C" __global__ void __launch_bounds__(128, 4)
 
 #define ATTENTION(T, name)                                                                                             \
     extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
-        kv_write_##name(const float *k, const float *v, const u32 *starts, const u32 *positions, u32 width,            \
-                        T::Type *keys, T::Type *values) {                                                              \
-        kv_write<T>(k, v, starts, positions, width, keys, values);                                                     \
+        kv_write_##name(const float *k, const float *v, const u64 *starts, const u32 *positions, u32 width,            \
+                        u32 stride, T::Type *keys, T::Type *values) {                                                  \
+        kv_write<T>(k, v, starts, positions, width, stride, keys, values);                                             \
     }                                                                                                                  \
     extern "C" __global__ void __launch_bounds__(128, 4)                                                               \
-        attention_split_##name(const float *q, const T::Type *keys, const T::Type *values, const u32 *starts,          \
-                               const u32 *positions, u32 queries, u32 pairs, u32 dim, u32 length, float *parts) {      \
-        split<T>(q, keys, values, starts, positions, queries, pairs, dim, length, parts);                              \
+        attention_split_##name(const float *q, const T::Type *keys, const T::Type *values, const u64 *starts,          \
+                               const u32 *positions, u32 stride, u32 queries, u32 pairs, u32 dim, u32 length,          \
+                               float *parts) {                                                                         \
+        split<T>(q, keys, values, starts, positions, stride, queries, pairs, dim, length, parts);                      \
     }
 ATTENTION(OfF32, f32)
 ATTENTION(OfBf16, bf16)

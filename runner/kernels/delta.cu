@@ -11,19 +11,20 @@
 //     S = exp(G_last) S + sum over j of k_j exp(G_last - G_j) u_j^T
 //                                                     cpu::delta: convolved, push_unit, Update, recurrent, chunked
 //
-// Tokens come as spans of sequences: span i has tokens firsts[i] to firsts[i + 1] and the state in slot slots[i].
+// Tokens come as spans of sequences: span i has tokens firsts[i] to firsts[i + 1]; what its sequence keeps begins
+// states[i] numbers after `recent` and `state`.
 #include "math.cuh"
 #include "warp.cuh"
 
-// A thread for each channel, grid (ceil(channels / 256), spans). recent [slots, count - 1, channels], oldest first.
+// A thread for each channel, grid (ceil(channels / 256), spans). recent [count - 1, channels], oldest first.
 extern "C" __global__ void __launch_bounds__(256, 2)
-    delta_conv(const float *m, const float *taps, u32 count, u32 channels, const u32 *firsts, const u32 *slots,
+    delta_conv(const float *m, const float *taps, u32 count, u32 channels, const u32 *firsts, const u64 *states,
                float *recent, float *out) {
     u32 channel = blockIdx.x * 256 + threadIdx.x, first = firsts[blockIdx.y], end = firsts[blockIdx.y + 1];
     if (channel >= channels) {
         return;
     }
-    float *kept = recent + u64(slots[blockIdx.y]) * (count - 1) * channels + channel;
+    float *kept = recent + states[blockIdx.y] + channel;
     // Input number i of the span, the kept ones before it.
     for (u32 t = first; t < end; t++) {
         float sum = 0.0f;
@@ -78,12 +79,12 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 static const u32 COLUMNS = 32;
 static const u32 SLICES = 8;
 
-// qkv [tokens, channels] after conv and unit_norm; state [slots, value_heads, key_dim, value_dim]; out [tokens,
+// qkv [tokens, channels] after conv and unit_norm; state [value_heads, key_dim, value_dim]; out [tokens,
 // value_heads, value_dim]. A block has 32 columns of one head's state in registers, in SLICES slices of its rows:
 // block (32, 8), grid (ceil(value_dim / 32), value_heads, spans); key_dim at most SLICES * ROWS, which is at most 256.
 template <u32 ROWS>
-PREP_FN void recurrent(const float *qkv, const float *beta, const float *log_decay, const u32 *firsts, const u32 *slots,
-                       u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, float *state, float *out) {
+PREP_FN void recurrent(const float *qkv, const float *beta, const float *log_decay, const u32 *firsts,
+                       const u64 *states, u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, float *state, float *out) {
     PREP_SHARED(float, queries, SLICES * ROWS);
     PREP_SHARED(float, keys, SLICES * ROWS);
     PREP_SHARED(float, found_parts, SLICES * COLUMNS);
@@ -93,7 +94,7 @@ PREP_FN void recurrent(const float *qkv, const float *beta, const float *log_dec
     u32 key_head = head / (value_heads / key_heads), all_keys = key_heads * key_dim;
     u32 channels = 2 * all_keys + value_heads * value_dim;
     bool inside = col < value_dim;
-    float *s = state + (u64(slots[blockIdx.z]) * value_heads + head) * key_dim * value_dim + col;
+    float *s = state + states[blockIdx.z] + u64(head) * key_dim * value_dim + col;
     float rows[ROWS];
 #pragma unroll
     for (u32 i = 0; i < ROWS; i++) {
@@ -155,9 +156,9 @@ PREP_FN void recurrent(const float *qkv, const float *beta, const float *log_dec
 #define RECURRENT(rows, name)                                                                                          \
     extern "C" __global__ void __launch_bounds__(256, 1)                                                               \
         delta_recurrent_##name(const float *qkv, const float *beta, const float *log_decay, const u32 *firsts,         \
-                               const u32 *slots, u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim,           \
+                               const u64 *states, u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim,           \
                                float *state, float *out) {                                                             \
-        recurrent<rows>(qkv, beta, log_decay, firsts, slots, key_heads, value_heads, key_dim, value_dim, state, out);  \
+        recurrent<rows>(qkv, beta, log_decay, firsts, states, key_heads, value_heads, key_dim, value_dim, state, out);  \
     }
 // For key heads of at most 128 and 256 entries.
 RECURRENT(16, 128)
@@ -169,7 +170,7 @@ static const u32 CHUNK = 16;
 // COLUMNS of them; what the tokens have in common each block works out anew. Shared memory: state [key_dim, COLUMNS],
 // keys and queries [CHUNK, key_dim + 1] each, then four small arrays.
 extern "C" __global__ void __launch_bounds__(256, 2)
-    delta_chunked(const float *qkv, const float *beta, const float *log_decay, const u32 *firsts, const u32 *slots,
+    delta_chunked(const float *qkv, const float *beta, const float *log_decay, const u32 *firsts, const u64 *states,
                   u32 key_heads, u32 value_heads, u32 key_dim, u32 value_dim, float *state, float *out) {
     PREP_DYN_SHARED(float, memory);
     u32 lane = threadIdx.x, slice = threadIdx.y, thread = slice * 32 + lane;
@@ -182,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     u32 key_head = head / (value_heads / key_heads), all_keys = key_heads * key_dim;
     u32 channels = 2 * all_keys + value_heads * value_dim;
     bool inside = col < value_dim;
-    float *s = state + (u64(slots[blockIdx.z]) * value_heads + head) * key_dim * value_dim + col;
+    float *s = state + states[blockIdx.z] + u64(head) * key_dim * value_dim + col;
     for (u32 d = slice; d < key_dim; d += SLICES) {
         held[d * COLUMNS + lane] = inside ? s[u64(d) * value_dim] : 0.0f;
     }

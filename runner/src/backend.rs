@@ -2,6 +2,7 @@
 
 use verify::Result;
 
+use crate::decoder::{Decoder, Part};
 use crate::weights::Matrix;
 
 /// Tokens of a prompt that a DeltaNet layer works on together. Where these chunks begin is part of its arithmetic, so
@@ -132,17 +133,41 @@ pub trait Backend: Sized + Send + Sync {
     /// Activations on the machine.
     type Tensor: Send + Sync;
     /// A weight matrix on the machine.
-    type Matrix: Send + Sync;
+    type Matrix: Clone + Send + Sync;
+    /// All routed experts of a layer.
+    type Experts: Send + Sync;
     /// Keys and values of one sequence in one attention layer.
     type Kv: Send;
     /// State of one sequence in one DeltaNet layer.
     type Delta: Send;
+
+    /// Whether a step may hold spans of one token beside longer ones without a change of any bit.
+    const MIXES: bool;
+
+    /// A step of these spans begins.
+    ///
+    /// # Errors
+    /// The machine's.
+    fn begin(&self, spans: &[Span]) -> Result<()> {
+        let _ = spans;
+        Ok(())
+    }
+
+    /// [`Decoder::forward`] the machine's way: the same numbers, perhaps sooner.
+    ///
+    /// # Errors
+    /// As there.
+    fn forward(&self, decoder: &Decoder<Self>, parts: &mut [Part<Self>]) -> Result<Self::Tensor> {
+        decoder.forward(self, parts)
+    }
 
     /// Brings a weight to the machine.
     ///
     /// # Errors
     /// When it does not fit there. (So for all that follow: errors are the machine's.)
     fn matrix(&self, matrix: Matrix) -> Result<Self::Matrix>;
+    /// Brings the gate, up and down matrices of a layer's experts to the machine.
+    fn experts_of(&self, experts: Vec<[Matrix; 3]>) -> Result<Self::Experts>;
     /// Brings numbers to the machine.
     fn tensor(&self, shape: [usize; 2], values: Vec<f32>) -> Result<Self::Tensor>;
     /// Brings numbers back.
@@ -199,6 +224,6 @@ pub trait Backend: Sized + Send + Sync {
         x: &Self::Tensor,
         router: &Self::Tensor,
         routing: Routing,
-        experts: &[SwiGlu<Self>],
+        experts: &Self::Experts,
     ) -> Result<Self::Tensor>;
 }

@@ -217,29 +217,37 @@ fn bytes<B: Backend>(model: &Model<B>, tokens: usize) -> u64 {
 }
 
 fn feed<B: Backend>(model: &Model<B>, running: &mut [Running<B>], tell: &mut Tell<'_>) -> Result<()> {
-    let wants: Vec<bool> = running.iter().map(Running::wants_logits).collect();
     let pieces: Vec<Vec<u32>> = running.iter().map(|r| r.next_tokens().to_vec()).collect();
-    let parts = running.iter_mut().zip(&pieces).zip(&wants).filter(|((r, _), _)| r.room > 0);
-    let mut parts: Vec<Part<B>> = parts
-        .map(|((r, tokens), wants)| Part {
-            sequence: &mut r.sequence,
-            tokens,
-            want: if *wants { Want::Last } else { Want::Nothing },
-        })
-        .collect();
-    if parts.is_empty() {
-        return Ok(());
+    let alone = |n: usize| !B::MIXES && pieces[n].len() == 1;
+    for singles in [false, true] {
+        let chosen = running.iter_mut().enumerate().filter(|(n, r)| r.room > 0 && alone(*n) == singles);
+        let mut chosen: Vec<(&mut Running<B>, &[u32])> = chosen.map(|(n, r)| (r, &pieces[n][..])).collect();
+        if !chosen.is_empty() {
+            feed_together(model, &mut chosen, tell)?;
+        }
     }
-    let logits = model.forward(&mut parts)?;
-    let mut rows = logits.chunks_exact(model.vocab());
-    for (r, wants) in running.iter_mut().zip(wants).filter(|(r, _)| r.room > 0) {
-        if let Some(row) = wants.then(|| rows.next()).flatten() {
-            let token = r.sampler.next(row);
-            r.new.push(token);
-            tell(r.number, token)?;
-            if r.new.len() == 1 {
-                r.first_token = r.since.elapsed();
-            }
+    Ok(())
+}
+
+fn feed_together<B: Backend>(
+    model: &Model<B>,
+    running: &mut [(&mut Running<B>, &[u32])],
+    tell: &mut Tell<'_>,
+) -> Result<()> {
+    let wants: Vec<bool> = running.iter().map(|(r, _)| r.wants_logits()).collect();
+    let parts = running.iter_mut().zip(&wants).map(|((r, tokens), wants)| Part {
+        sequence: &mut r.sequence,
+        tokens,
+        want: if *wants { Want::Last } else { Want::Nothing },
+    });
+    let logits = model.forward(&mut parts.collect::<Vec<_>>())?;
+    let wanting = running.iter_mut().zip(wants).filter_map(|((r, _), wants)| wants.then_some(r));
+    for (r, row) in wanting.zip(logits.chunks_exact(model.vocab())) {
+        let token = r.sampler.next(row);
+        r.new.push(token);
+        tell(r.number, token)?;
+        if r.new.len() == 1 {
+            r.first_token = r.since.elapsed();
         }
     }
     Ok(())

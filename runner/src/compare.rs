@@ -185,7 +185,7 @@ impl<B: Backend> Model<B> {
         let layers = self.decoder().layers.iter().enumerate();
         let router = |(layer, l): (usize, &crate::decoder::Layer<B>)| match &l.mlp {
             Mlp::Dense(_) => None,
-            Mlp::Moe(m) => Some(Router { layer, experts: m.experts.len(), chosen: m.routing.chosen }),
+            Mlp::Moe(m) => Some(Router { layer, experts: m.count, chosen: m.routing.chosen }),
         };
         layers.filter_map(router).collect()
     }

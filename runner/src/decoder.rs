@@ -9,6 +9,7 @@ use verify::{Error, Result};
 
 use crate::backend::{Backend, CHUNK, Linear, Norm, Span};
 use crate::blocks::{Attention, DeltaNet, Mlp, Rope};
+use crate::cpu::Cpu;
 
 /// The whole model.
 pub struct Decoder<B: Backend> {
@@ -68,6 +69,16 @@ impl<B: Backend> Sequence<B> {
         self.len
     }
 
+    /// What each layer remembers.
+    pub(crate) fn memories_mut(&mut self) -> &mut [Memory<B>] {
+        &mut self.layers
+    }
+
+    /// `tokens` more were fed.
+    pub(crate) fn advance(&mut self, tokens: usize) {
+        self.len += tokens;
+    }
+
     /// True before the first token.
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -111,6 +122,7 @@ impl<'a, B: Backend> Step<'a, B> {
     /// # Errors
     /// The machine's.
     pub fn new(rope: &Rope, backend: &'a B, spans: &'a [Span]) -> Result<Self> {
+        backend.begin(spans)?;
         let (shape, angles) = rope.angles(spans);
         Ok(Step { backend, spans, angles: backend.tensor(shape, angles)? })
     }
@@ -229,9 +241,11 @@ impl<B: Backend> Layer<B> {
         let x = step.backend.norm(h, &self.norm_post)?;
         step.backend.add(h, &self.mlp.forward(step.backend, &x)?)
     }
+}
 
+impl Layer<Cpu> {
     /// Every linear layer of it, for replacing weights.
-    pub fn linears_mut(&mut self) -> Vec<&mut Linear<B>> {
+    pub fn linears_mut(&mut self) -> Vec<&mut Linear<Cpu>> {
         let mut all = match &mut self.mixer {
             Mixer::Attention(a) => vec![&mut a.q, &mut a.k, &mut a.v, &mut a.o],
             Mixer::Delta(d) => d.linears_mut(),

@@ -125,7 +125,7 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// As [`Decoder::forward`].
     pub fn forward(&self, parts: &mut [Part<B>]) -> Result<Vec<f32>> {
-        self.install(|| self.backend.to_host(&self.decoder.forward(&self.backend, parts)?))
+        self.install(|| self.backend.to_host(&self.backend.forward(&self.decoder, parts)?))
     }
 
     /// Runs `work` on this model's threads.

@@ -23,6 +23,8 @@ pub enum Class {
     Disk,
     /// A GPU that is missing, too small or broken.
     Gpu,
+    /// A GPU whose memory does not hold what is asked of it.
+    GpuMemory,
     /// Another run holds the lock.
     Locked,
     /// Ended by the user.
@@ -38,7 +40,7 @@ impl Class {
             Class::Input => 3,
             Class::Network => 4,
             Class::Disk => 5,
-            Class::Gpu => 6,
+            Class::Gpu | Class::GpuMemory => 6,
             Class::Locked => 75,
             Class::Interrupted => 130,
         }

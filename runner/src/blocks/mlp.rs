@@ -4,7 +4,9 @@ use verify::Result;
 
 use super::router_log::RouterLog;
 use crate::backend::{Backend, Divide, Linear, Routing, SwiGlu};
+use crate::cpu::Cpu;
 use crate::families::{Builder, Keys};
+use crate::weights::Matrix;
 
 /// Shape of a mixture of experts.
 #[derive(Debug, Clone)]
@@ -75,7 +77,9 @@ pub struct Moe<B: Backend> {
     /// How it chooses.
     pub routing: Routing,
     /// All routed experts.
-    pub experts: Vec<SwiGlu<B>>,
+    pub experts: B::Experts,
+    /// How many they are.
+    pub count: usize,
     /// The shared expert and its gate `[1, hidden]`.
     pub shared: Option<(SwiGlu<B>, Linear<B>)>,
     /// What the router said, while someone wants to know.
@@ -116,10 +120,20 @@ impl<B: Backend> Mlp<B> {
         let experts = match at.has("experts.gate_up_proj") {
             true => fused_experts(&at, c)?,
             false => {
-                let one = |e| swiglu(&at.within(format!("experts.{e}")), names, c.hidden, c.inter);
+                let [gate, up, down] = names;
+                let one = |e| {
+                    let at = at.within(format!("experts.{e}"));
+                    let inner = [c.inter, c.hidden];
+                    Ok([
+                        at.matrix(gate, inner)?,
+                        at.matrix(up, inner)?,
+                        at.matrix(down, [c.hidden, c.inter])?,
+                    ])
+                };
                 (0..c.experts).map(one).collect::<Result<_>>()?
             }
         };
+        let experts = layer.backend().experts_of(experts)?;
         let shared = match c.shared {
             None => None,
             Some(inter) => Some((
@@ -128,23 +142,8 @@ impl<B: Backend> Mlp<B> {
             )),
         };
         let router = at.linear("gate", [c.experts, c.hidden])?;
-        Ok(Mlp::Moe(Moe { router, routing: c.routing, experts, shared, log: RouterLog::default() }))
-    }
-
-    /// Every linear layer of it.
-    pub fn linears_mut(&mut self) -> Vec<&mut Linear<B>> {
-        match self {
-            Mlp::Dense(mlp) => mlp.linears_mut().into(),
-            Mlp::Moe(moe) => {
-                let mut all = vec![&mut moe.router];
-                all.extend(moe.experts.iter_mut().flat_map(SwiGlu::linears_mut));
-                if let Some((shared, gate)) = &mut moe.shared {
-                    all.extend(shared.linears_mut());
-                    all.push(gate);
-                }
-                all
-            }
-        }
+        let (routing, count) = (c.routing, c.experts);
+        Ok(Mlp::Moe(Moe { router, routing, experts, count, shared, log: RouterLog::default() }))
     }
 
     /// `x` `[tokens, hidden]` to the same shape.
@@ -165,6 +164,24 @@ impl<B: Backend> Mlp<B> {
                     b.add(&mut y, &z)?;
                 }
                 Ok(y)
+            }
+        }
+    }
+}
+
+impl Mlp<Cpu> {
+    /// Every linear layer of it.
+    pub fn linears_mut(&mut self) -> Vec<&mut Linear<Cpu>> {
+        match self {
+            Mlp::Dense(mlp) => mlp.linears_mut().into(),
+            Mlp::Moe(moe) => {
+                let mut all = vec![&mut moe.router];
+                all.extend(moe.experts.iter_mut().flat_map(SwiGlu::linears_mut));
+                if let Some((shared, gate)) = &mut moe.shared {
+                    all.extend(shared.linears_mut());
+                    all.push(gate);
+                }
+                all
             }
         }
     }
@@ -210,11 +227,11 @@ fn swiglu<B: Backend>(
 }
 
 /// `[experts, 2 * inter, hidden]`, gate rows first, and `[experts, hidden, inter]`: read as three matrices each.
-fn fused_experts<B: Backend>(at: &Builder<B>, c: &MoeConfig) -> Result<Vec<SwiGlu<B>>> {
+fn fused_experts<B: Backend>(at: &Builder<B>, c: &MoeConfig) -> Result<Vec<[Matrix; 3]>> {
     let both = [c.experts, 2 * c.inter, c.hidden];
     let down = [c.experts, c.hidden, c.inter];
     let gate = at.stacked("experts.gate_up_proj", both, ("gate_proj", 0..c.inter))?;
     let up = at.stacked("experts.gate_up_proj", both, ("up_proj", c.inter..2 * c.inter))?;
     let down = at.stacked("experts.down_proj", down, ("down_proj", 0..c.hidden))?;
-    Ok(gate.into_iter().zip(up).zip(down).map(|((gate, up), down)| SwiGlu { gate, up, down }).collect())
+    Ok(gate.into_iter().zip(up).zip(down).map(|((gate, up), down)| [gate, up, down]).collect())
 }

@@ -16,6 +16,11 @@ impl RouterLog {
         self.kept().get_or_insert_default();
     }
 
+    /// True while what comes is kept.
+    pub fn is_open(&self) -> bool {
+        self.kept().is_some()
+    }
+
     /// What came since the last call, in the order of the tokens; nothing where it was never opened.
     pub fn take(&self) -> Vec<f32> {
         self.kept().as_mut().map(std::mem::take).unwrap_or_default()

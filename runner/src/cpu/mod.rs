@@ -13,6 +13,7 @@ pub use array::Array;
 pub use attention::Kv;
 pub use delta::DeltaState;
 pub use isa::Isa;
+pub(crate) use product::rows_of;
 
 use std::sync::Arc;
 
@@ -79,11 +80,23 @@ impl Default for Cpu {
 impl Backend for Cpu {
     type Tensor = Array;
     type Matrix = Matrix;
+    type Experts = Vec<SwiGlu<Self>>;
     type Kv = Kv;
     type Delta = DeltaState;
 
+    const MIXES: bool = true;
+
     fn matrix(&self, matrix: Matrix) -> Result<Matrix> {
         Ok(matrix)
+    }
+
+    fn experts_of(&self, experts: Vec<[Matrix; 3]>) -> Result<Vec<SwiGlu<Self>>> {
+        let plain = |weight| Linear { weight, bias: None };
+        let one = |all: [Matrix; 3]| {
+            let [gate, up, down] = all.map(plain);
+            SwiGlu { gate, up, down }
+        };
+        Ok(experts.into_iter().map(one).collect())
     }
 
     fn tensor(&self, [rows, cols]: [usize; 2], values: Vec<f32>) -> Result<Array> {
@@ -193,7 +206,7 @@ impl Backend for Cpu {
         x: &Array,
         router: &Array,
         routing: Routing,
-        experts: &[SwiGlu<Self>],
+        experts: &Vec<SwiGlu<Self>>,
     ) -> Result<Array> {
         Ok(experts::mix(self, x, router, routing, experts))
     }

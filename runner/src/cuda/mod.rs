@@ -8,10 +8,18 @@
 //! A launch is made in one place for every executor: the CUDA driver, or the fibers of the tests (kernels/host), which
 //! run the same kernels on a processor.
 
+mod backend;
+pub mod device;
+pub mod driver;
 pub mod launch;
 pub mod launches;
+mod pool;
+mod ptx;
 pub mod sources;
 pub mod stack;
+mod staging;
 
+pub use backend::Cuda;
+pub use driver::{Gpu, gpus};
 pub use launch::{Arg, Launch};
 pub use stack::Stack;

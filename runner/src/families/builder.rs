@@ -77,18 +77,23 @@ impl<'a, B: Backend> Builder<'a, B> {
         Ok(Linear { bias: Some(self.tensor([1, shape[0]], bias)?), ..self.linear(name, shape)? })
     }
 
+    /// The matrix of [`Self::linear`], not yet on the backend.
+    pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix> {
+        self.source.matrix(name, shape)
+    }
+
+    /// The backend.
+    pub fn backend(&self) -> &'a B {
+        self.backend
+    }
+
     fn plain(&self, matrix: Matrix) -> Result<Linear<B>> {
         Ok(Linear { weight: self.backend.matrix(matrix)?, bias: None })
     }
 
-    /// Linear layers out of a fused tensor, see [`Source::stacked`].
-    pub fn stacked(
-        &self,
-        name: &str,
-        shape: [usize; 3],
-        part: (&str, Range<usize>),
-    ) -> Result<Vec<Linear<B>>> {
-        self.source.stacked(name, shape, part)?.into_iter().map(|m| self.plain(m)).collect()
+    /// Matrices out of a fused tensor, see [`Source::stacked`].
+    pub fn stacked(&self, name: &str, shape: [usize; 3], part: (&str, Range<usize>)) -> Result<Vec<Matrix>> {
+        self.source.stacked(name, shape, part)
     }
 
     /// A small tensor.
@@ -163,16 +168,16 @@ impl<'a, B: Backend> Blueprint<'a, B> {
     pub fn decoder(self) -> Result<Decoder<B>> {
         let keys = self.frame.keys;
         let (vocab, hidden) = (keys.count("vocab_size")?, keys.count("hidden_size")?);
-        let table = self.table()?;
+        let embedding = self.embedding()?;
         let head = match self.frame.tied {
-            true => table.clone(),
-            false => self.model.source.matrix("lm_head", [vocab, hidden])?,
+            true => Linear { weight: embedding.clone(), bias: None },
+            false => self.model.linear("lm_head", [vocab, hidden])?,
         };
         Ok(Decoder {
-            embedding: self.model.backend.matrix(table)?,
+            embedding,
             layers: (0..self.layers).map(|n| self.layer(n)).collect::<Result<_>>()?,
             norm: self.body().norm("norm", hidden, self.frame.norm, self.frame.eps)?,
-            head: self.model.plain(head)?,
+            head,
             rope: self.frame.rope.table(),
             vocab,
             context: keys.count_or("max_position_embeddings", usize::MAX)?,

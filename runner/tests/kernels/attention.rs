@@ -21,15 +21,17 @@ fn sequences_attend_like_the_cpus() {
         let cpu = Cpu::default();
         let Heads { queries, pairs, dim } = heads;
         let width = pairs * dim;
+        // Positions lie further apart than they are wide.
+        let stride = width + 4;
         // Two sequences: their first tokens, then steps of both; the pool holds them apart.
-        let starts = [3u32, 100];
+        let starts = [3u64, 100].map(|slot| slot * stride as u64);
         let spans = [
             [Span { start: 0, len: 5 }, Span { start: 0, len: 40 }],
             [Span { start: 5, len: 1 }, Span { start: 40, len: 2 }],
         ];
         let mut caches = [cpu.new_kv(heads).unwrap(), cpu.new_kv(heads).unwrap()];
         let slots = 200;
-        let [keys, values] = [m.room(slots * width * 4), m.room(slots * width * 4)];
+        let [keys, values] = [m.room(slots * stride * 4), m.room(slots * stride * 4)];
         for (step, spans) in spans.iter().enumerate() {
             let tokens = spans[0].len + spans[1].len;
             let salt = step as u64 * 10;
@@ -37,10 +39,10 @@ fn sequences_attend_like_the_cpus() {
                 [(queries, 1), (pairs, 2), (pairs, 3)].map(|(n, s)| random(tokens * n * dim, salt + s));
             let gate = random(tokens * queries * 2 * dim, salt + 4);
             let [q_at, k_at, v_at, gate_at] = [&q, &k, &v, &gate].map(|x| m.floats(x));
-            let firsts: Vec<u32> = spans.iter().zip(starts).flat_map(|(s, f)| vec![f; s.len]).collect();
+            let firsts: Vec<u64> = spans.iter().zip(starts).flat_map(|(s, f)| vec![f; s.len]).collect();
             let places: Vec<u32> =
                 spans.iter().flat_map(|s| s.start..s.start + s.len).map(|p| p as u32).collect();
-            let (firsts, places) = (m.words(&firsts), m.words(&places));
+            let (firsts, places) = (m.longs(&firsts), m.words(&places));
             let tokens_u32 = tokens as u32;
             let write = KvWrite {
                 kind: KvKind::F32,
@@ -49,6 +51,7 @@ fn sequences_attend_like_the_cpus() {
                 starts: firsts,
                 positions: places,
                 width: width as u32,
+                stride: stride as u32,
                 keys,
                 values,
                 tokens: tokens_u32,
@@ -71,6 +74,7 @@ fn sequences_attend_like_the_cpus() {
                     values,
                     starts: firsts,
                     positions: places,
+                    stride: stride as u32,
                     heads,
                     splits,
                     length,
@@ -104,11 +108,13 @@ fn cache_in_half_the_memory_holds_rounded_numbers() {
     let rounded = |x: Vec<f32>| x.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect::<Vec<_>>();
     let [q, k, v] = [random(tokens * 64, 1), random(tokens * width, 2), random(tokens * width, 3)];
     let [q_at, k_at, v_at] = [&q, &k, &v].map(|x| m.floats(x));
-    let (starts, positions) = (m.words(&vec![0; tokens]), m.words(&(0..tokens as u32).collect::<Vec<_>>()));
+    let (starts, positions) = (m.longs(&vec![0; tokens]), m.words(&(0..tokens as u32).collect::<Vec<_>>()));
     let [keys, values] = [m.room(tokens * width * 2), m.room(tokens * width * 2)];
     let kind = KvKind::Bf16;
     let count = tokens as u32;
-    let write = KvWrite { kind, k: k_at, v: v_at, starts, positions, width: 32, keys, values, tokens: count };
+    let (width, stride) = (32, 32);
+    let write =
+        KvWrite { kind, k: k_at, v: v_at, starts, positions, width, stride, keys, values, tokens: count };
     m.run(&write.launch());
     assert_eq!(m.read_bytes(keys), verify::codec::Float::BF16.to_bytes(&k));
     let (parts, out) = (m.room(tokens * 4 * 18 * 2 * 4), m.room(tokens * 64 * 4));
@@ -121,6 +127,7 @@ fn cache_in_half_the_memory_holds_rounded_numbers() {
         values,
         starts,
         positions,
+        stride,
         heads,
         splits,
         length,
@@ -134,7 +141,7 @@ fn cache_in_half_the_memory_holds_rounded_numbers() {
     );
     let cpu = Cpu::default();
     let mut kv = cpu.new_kv(heads).unwrap();
-    let [k, v] = [k, v].map(|x| Array::new(tokens, width, rounded(x)));
+    let [k, v] = [k, v].map(|x| Array::new(tokens, 32, rounded(x)));
     let span = Span { start: 0, len: tokens };
     let want = cpu.attention([q, k, v], heads, &[span], vec![&mut kv]).unwrap();
     assert_close(&m.read_floats(out), want.values(), "bf16 cache");

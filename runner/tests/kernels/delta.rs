@@ -45,8 +45,11 @@ fn step(
     let mut firsts = vec![0u32];
     spans.iter().for_each(|s| firsts.push(firsts.last().unwrap() + s.len as u32));
     let firsts = m.words(&firsts);
-    // Sequences lie in the pool in another order.
-    let slots = m.words(&(0..spans.len() as u32).rev().collect::<Vec<_>>());
+    // Sequences lie in another order.
+    let mut apart =
+        |each: u32| m.longs(&(0..spans.len() as u64).rev().map(|i| i * u64::from(each)).collect::<Vec<_>>());
+    let recents = apart((rule.taps as u32 - 1) * shape.channels());
+    let states = apart(shape.value_heads * shape.key_dim * shape.value_dim);
     let [x, taps, z, b, a] =
         [&inputs.qkv, &rule.conv, &inputs.z, &inputs.b, &inputs.a].map(|v| m.floats(v.values()));
     let [rate, dt_bias, weight] =
@@ -59,7 +62,7 @@ fn step(
         count: rule.taps as u32,
         channels,
         firsts,
-        slots,
+        states: recents,
         recent: device.recent,
         out,
         spans: spans_u32,
@@ -78,7 +81,7 @@ fn step(
         beta,
         log_decay,
         firsts,
-        slots,
+        states,
         shape,
         state: device.state,
         out: y,

@@ -255,7 +255,7 @@ fn check_attention(m: &mut Machine) -> Result<(), String> {
     let tokens = 40u32;
     let [q, k, v] = [48, 16, 16].map(|n| random(40 * n, 5 + n as u64));
     let [q_at, keys, values] = [&q, &k, &v].map(|x| m.floats(x));
-    let (starts, positions) = (m.words(&[0; 40]), m.words(&(0..40).collect::<Vec<_>>()));
+    let (starts, positions) = (m.longs(&[0; 40]), m.words(&(0..40).collect::<Vec<_>>()));
     let (parts, out) = (m.room(40 * 6 * 10 * 4), m.room(40 * 48 * 4));
     let (kind, splits) = (KvKind::F32, 1);
     let attention = Attention {
@@ -265,6 +265,7 @@ fn check_attention(m: &mut Machine) -> Result<(), String> {
         values,
         starts,
         positions,
+        stride: 16,
         heads,
         splits,
         length: 64,

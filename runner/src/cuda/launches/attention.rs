@@ -88,15 +88,17 @@ pub struct KvWrite<P> {
     pub k: P,
     /// `[tokens, width]`.
     pub v: P,
-    /// u32 `[tokens]`: first slot of each token's sequence.
+    /// u64 `[tokens]`: numbers from `keys` to the first of each token's sequence, likewise from `values`.
     pub starts: P,
     /// u32 `[tokens]`: position in its sequence.
     pub positions: P,
     /// Pairs times entries of a head.
     pub width: u32,
-    /// `[slots, width]`.
+    /// Numbers from a position to the next, at least `width`.
+    pub stride: u32,
+    /// Of one sequence, `[positions, width]`.
     pub keys: P,
-    /// `[slots, width]`.
+    /// Of the same.
     pub values: P,
     /// At most 65535.
     pub tokens: u32,
@@ -111,6 +113,7 @@ impl<P: Copy> KvWrite<P> {
             read(self.starts),
             read(self.positions),
             Arg::U32(self.width),
+            Arg::U32(self.stride),
             write(self.keys),
             write(self.values),
         ];
@@ -126,14 +129,16 @@ pub struct Attention<P> {
     pub kind: KvKind,
     /// `[tokens, queries, dim]`.
     pub q: P,
-    /// `[slots, pairs, dim]`.
+    /// Of one sequence, `[positions, pairs, dim]`.
     pub keys: P,
-    /// `[slots, pairs, dim]`.
+    /// Of the same.
     pub values: P,
-    /// u32 `[tokens]`: first slot of each token's sequence.
+    /// u64 `[tokens]`: numbers from `keys` to the first of each token's sequence, likewise from `values`.
     pub starts: P,
     /// u32 `[tokens]`: position in its sequence, whose key is written.
     pub positions: P,
+    /// Numbers from a position to the next.
+    pub stride: u32,
     /// Shape.
     pub heads: Heads,
     /// Splits; together at least as long as the longest sequence.
@@ -157,6 +162,7 @@ impl<P: Copy> Attention<P> {
             read(self.values),
             read(self.starts),
             read(self.positions),
+            Arg::U32(self.stride),
             Arg::U32(queries),
             Arg::U32(pairs),
             Arg::U32(dim),

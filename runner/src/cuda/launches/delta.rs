@@ -36,9 +36,9 @@ pub struct Conv<P> {
     pub channels: u32,
     /// u32 `[spans + 1]`: each span's first token.
     pub firsts: P,
-    /// u32 `[spans]`: where each span's state lies.
-    pub slots: P,
-    /// `[slots, count - 1, channels]`, oldest first.
+    /// u64 `[spans]`: numbers from `recent` to that of each span.
+    pub states: P,
+    /// `[count - 1, channels]` of one span, oldest first.
     pub recent: P,
     /// `[tokens, channels]`.
     pub out: P,
@@ -55,7 +55,7 @@ impl<P: Copy> Conv<P> {
             Arg::U32(self.count),
             Arg::U32(self.channels),
             read(self.firsts),
-            read(self.slots),
+            read(self.states),
             write(self.recent),
             write(self.out),
         ];
@@ -145,11 +145,11 @@ pub struct DeltaRule<P> {
     pub log_decay: P,
     /// u32 `[spans + 1]`: each span's first token.
     pub firsts: P,
-    /// u32 `[spans]`: where each span's state lies.
-    pub slots: P,
+    /// u64 `[spans]`: numbers from `state` to that of each span.
+    pub states: P,
     /// Heads.
     pub shape: DeltaShape,
-    /// `[slots, value_heads, key_dim, value_dim]`.
+    /// `[value_heads, key_dim, value_dim]` of one span.
     pub state: P,
     /// `[tokens, value_heads, value_dim]`.
     pub out: P,
@@ -173,7 +173,7 @@ impl<P: Copy> DeltaRule<P> {
     fn launch_of(&self, kernel: &str) -> Launch<P> {
         let s = self.shape;
         let mut args =
-            vec![read(self.qkv), read(self.beta), read(self.log_decay), read(self.firsts), read(self.slots)];
+            vec![read(self.qkv), read(self.beta), read(self.log_decay), read(self.firsts), read(self.states)];
         args.extend([s.key_heads, s.value_heads, s.key_dim, s.value_dim].map(Arg::U32));
         args.extend([write(self.state), write(self.out)]);
         Launch::new(kernel, [s.value_dim.div_ceil(32), s.value_heads, self.spans], [32, 8, 1], args)

@@ -94,6 +94,22 @@ impl<P: Copy> Weights<P> {
             || self.block[1].is_multiple_of(32)
     }
 
+    /// The same, lying elsewhere.
+    pub fn put<Q>(self, codes: Q, scales: Option<Q>, zeros: Option<Q>) -> Weights<Q> {
+        Weights {
+            codes,
+            scales,
+            zeros,
+            format: self.format,
+            each: self.each,
+            rows: self.rows,
+            cols: self.cols,
+            block: self.block,
+            each_scales: self.each_scales,
+            scale_kind: self.scale_kind,
+        }
+    }
+
     pub(super) fn arg(&self) -> Arg<P> {
         let shift = if self.block[1].is_power_of_two() { self.block[1].trailing_zeros() } else { 32 };
         let stride = self.format.stride(self.cols as usize) as u32;
