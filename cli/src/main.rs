@@ -6,6 +6,7 @@ mod console;
 mod doctor;
 mod download;
 mod endpoint;
+mod machine;
 mod output;
 mod recipe;
 

@@ -15,5 +15,5 @@ mod select;
 mod shards;
 
 pub use awq::Awq;
-pub use fp8::{Activations, Fp8, Scheme, Tails};
+pub use fp8::{Activations, Coder, Fp8, Scheme, Tails};
 pub use pattern::Pattern;

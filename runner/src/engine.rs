@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use verify::generate::{Answer, Finish, Generate, Prompt};
 use verify::progress::Progress;
-use verify::{Error, Result};
+use verify::{Class, Error, Result};
 
 use crate::backend::{Backend, CHUNK};
 use crate::batch::Batch;
@@ -177,16 +177,57 @@ pub fn complete<B: Backend>(
 ) -> Result<Vec<Completion>> {
     requests.iter().enumerate().try_for_each(|(n, r)| check(n, r, model.context()))?;
     progress.begin("prompts", requests.len() as u64);
-    let mut done: Vec<Option<Completion>> = requests.iter().map(|_| None).collect();
-    let mut batch = Batch::new(model, sampling, memory, requests);
-    while !batch.is_done() {
-        progress.check()?;
-        for (number, completion) in batch.step(tell)? {
-            done[number] = Some(completion);
-            progress.advance(1);
+    let mut work = Work { done: requests.iter().map(|_| None).collect(), told: vec![0; requests.len()] };
+    match work.go_on(model, (sampling, memory), requests, progress, tell) {
+        // What else runs on the machine may have taken what was free: half as many at once, and that is all.
+        Err(e) if e.class() == Class::GpuMemory => {
+            progress.note(&format!("{}; once more with half as much at once", e.what()));
+            work.go_on(model, (sampling, memory / 2), requests, progress, tell)?;
         }
+        ended => ended?,
     }
-    Ok(done.into_iter().flatten().collect())
+    Ok(work.done.into_iter().flatten().collect())
+}
+
+/// What is answered, and how far others have come.
+struct Work {
+    done: Vec<Option<Completion>>,
+    /// Tokens of each request that were told.
+    told: Vec<usize>,
+}
+
+impl Work {
+    /// Answers what is not answered yet.
+    fn go_on<B: Backend>(
+        &mut self,
+        model: &Model<B>,
+        (sampling, memory): (Sampling, u64),
+        requests: &[Request],
+        progress: &dyn Progress,
+        tell: &mut Tell<'_>,
+    ) -> Result<()> {
+        let open: Vec<usize> = (0..requests.len()).filter(|n| self.done[*n].is_none()).collect();
+        let rest: Vec<Request> = open.iter().map(|n| requests[*n].clone()).collect();
+        let mut batch = Batch::new(model, sampling, memory, &rest);
+        let mut come = vec![0; rest.len()];
+        while !batch.is_done() {
+            progress.check()?;
+            let completions = batch.step(&mut |at, token| {
+                come[at] += 1;
+                let told = &mut self.told[open[at]];
+                if come[at] <= *told {
+                    return Ok(());
+                }
+                *told = come[at];
+                tell(open[at], token)
+            })?;
+            for (at, completion) in completions {
+                self.done[open[at]] = Some(completion);
+                progress.advance(1);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn check(number: usize, request: &Request, context: usize) -> Result<()> {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use super::OnDevice;
+
 /// `prep generate`.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
@@ -48,6 +50,8 @@ pub struct Generate {
     /// Same seed, same text
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
+    #[command(flatten)]
+    pub on: OnDevice,
 }
 
 /// What to generate from.

@@ -3,6 +3,7 @@
 mod assemble;
 mod checksum;
 mod completions;
+mod device;
 mod diff;
 mod doctor;
 mod download;
@@ -25,6 +26,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 pub use assemble::Assemble;
 pub use checksum::Checksum;
 pub use completions::{Completions, Man, Shell};
+pub use device::OnDevice;
 pub use diff::Diff;
 pub use doctor::Doctor;
 pub use download::{Download, Hub};
@@ -43,7 +45,7 @@ pub use verify::{Baseline, Verify};
 #[command(name = "prep", version, propagate_version = true, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 done, 1 a check failed, 2 usage, 3 input broken or refused, 4 network, 5 disk, \
-75 locked, 130 interrupted.
+6 GPU, 75 locked, 130 interrupted.
 
 Examples:
   prep run recipes/tiny.toml --out OUT

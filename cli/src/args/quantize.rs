@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::Parts;
+use super::{OnDevice, Parts};
 
 /// `prep quantize`.
 #[derive(Debug, ClapArgs)]
@@ -50,6 +50,8 @@ pub struct Quantize {
     /// Write a page with the error of every layer and the tokens of every expert
     #[arg(long, value_name = "FILE.html", requires = "awq", conflicts_with = "dry_run")]
     pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub on: OnDevice,
     #[command(flatten)]
     pub parts: Parts,
     /// Print the plan and stop

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use super::OnDevice;
+
 /// `prep run`.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:
@@ -33,4 +35,6 @@ pub struct Run {
     /// Set a key of the recipe, such as verify.parser=hermes
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    #[command(flatten)]
+    pub on: OnDevice,
 }

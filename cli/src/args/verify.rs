@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
+use super::OnDevice;
+
 /// `prep verify`.
 #[derive(Debug, ClapArgs)]
 #[command(
@@ -48,6 +50,8 @@ pub struct Verify {
     /// Write a report: a page (.html), JSON (.json) or JUnit (.xml); may be repeated
     #[arg(long, value_name = "FILE")]
     pub report: Vec<PathBuf>,
+    #[command(flatten)]
+    pub on: OnDevice,
     #[command(flatten)]
     pub baseline: Baseline,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use runner::engine::{Completion, Request, Stop};
-use runner::{Engine, Options, Sampling, dump};
+use runner::{Engine, Machine, Model, Options, Sampling, dump};
 use serde_json::json;
 use verify::checkpoint::json as files;
 use verify::generate::Finish;
@@ -13,17 +13,38 @@ use verify::{Error, Result, Shown};
 use super::template::conversation;
 use crate::args::{Generate, Global};
 use crate::console::Console;
+use crate::machine::{self, Work};
 use crate::output::Output;
 
 pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
     let console = Console::new(global.quiet, global.verbose);
+    machine::run(args.on.wish(), &console, &Generation { args, global, output, console: &console })
+}
+
+struct Generation<'a> {
+    args: &'a Generate,
+    global: &'a Global,
+    output: &'a Output,
+    console: &'a Console,
+}
+
+impl Work for Generation<'_> {
+    type Out = u8;
+
+    fn on<M: Machine>(&self) -> Result<u8> {
+        run_on::<M>(self)
+    }
+}
+
+fn run_on<M: Machine>(work: &Generation<'_>) -> Result<u8> {
+    let Generation { args, global, output, console } = work;
     let options = Options { threads: Some(global.threads()) };
     let stop = || if args.ignore_eos { Stop::Never } else { Stop::Model };
     if let (Some(path), Some(tokens)) = (&args.logits, &args.input.tokens) {
         super::verify::outside(path, &args.model)?;
-        let model = runner::Model::open(&args.model, &options)?;
+        let model = Model::<M>::load(&args.model, &options)?;
         let prompts = read_tokens(tokens, model.vocab())?;
-        let done = dump::dump_to_file(&model, &prompts, (args.max_new, stop()), path, &console)?;
+        let done = dump::dump_to_file(&model, &prompts, (args.max_new, stop()), path, *console)?;
         console.clear();
         let ids: Vec<_> = done.iter().map(|d| &d.continuation).collect();
         output.text(&format!("logits of {} prompts written to {}", done.len(), Shown::path(path)));
@@ -38,12 +59,12 @@ pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
         repetition_penalty: args.repetition_penalty,
         seed: args.seed,
     };
-    let engine = Engine::open(&args.model, &options)?.with_sampling(sampling)?;
+    let engine = Engine::<M>::load(&args.model, &options)?.with_sampling(sampling)?;
     let request = |tokens| Request { tokens, max_new: args.max_new, stop: stop() };
     let requests: Vec<Request> = prompts(args, &engine)?.into_iter().map(request).collect();
     let completions = match requests.len() {
         1 if !output.is_json() => stream(&engine, &requests, output)?,
-        _ => engine.complete(&requests, &console)?,
+        _ => engine.complete(&requests, *console)?,
     };
     console.clear();
     print(&engine, &requests, &completions, output)?;
@@ -51,7 +72,7 @@ pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
 }
 
 /// Prints the one answer as it comes.
-fn stream(engine: &Engine, requests: &[Request], output: &Output) -> Result<Vec<Completion>> {
+fn stream<M: Machine>(engine: &Engine<M>, requests: &[Request], output: &Output) -> Result<Vec<Completion>> {
     let stop = engine.model().stop_tokens();
     let mut text = engine.tokenizer().stream();
     // No bar here: it would be drawn over the text. Ctrl-C still ends it.
@@ -67,7 +88,7 @@ fn stream(engine: &Engine, requests: &[Request], output: &Output) -> Result<Vec<
 }
 
 /// The prompts in token ids.
-fn prompts(args: &Generate, engine: &Engine) -> Result<Vec<Vec<u32>>> {
+fn prompts<M: Machine>(args: &Generate, engine: &Engine<M>) -> Result<Vec<Vec<u32>>> {
     if let Some(path) = &args.input.tokens {
         return read_tokens(path, engine.model().vocab());
     }
@@ -96,7 +117,12 @@ fn read_tokens(path: &Path, vocab: usize) -> Result<Vec<Vec<u32>>> {
     }
 }
 
-fn print(engine: &Engine, requests: &[Request], completions: &[Completion], output: &Output) -> Result<()> {
+fn print<M: Machine>(
+    engine: &Engine<M>,
+    requests: &[Request],
+    completions: &[Completion],
+    output: &Output,
+) -> Result<()> {
     let mut answers = Vec::new();
     for (r, c) in requests.iter().zip(completions) {
         let written = match c.finish {

@@ -1,10 +1,13 @@
 //! `prep quantize`: a model in fewer bits.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use quant::awq::Layout;
 use quant::calibration::data::{DataOptions, Samples};
-use quant::{Activations, Awq, Fp8, Pattern, Tails};
+use quant::{Activations, Awq, Coder, Fp8, Pattern, Tails};
+use runner::cuda::fp8::Fp8Coder;
+use runner::{Place, Wish};
 use verify::checkpoint::folder::REPORT;
 use verify::codec::Dequantize;
 use verify::report::Report;
@@ -54,6 +57,7 @@ fn fp8(args: &Quantize) -> Result<Fp8> {
         (false, true) => Activations::Static,
         (false, false) => Activations::Dynamic,
     };
+    quantize.coder = coder(args.on.wish(), args.dry_run)?;
     if args.quantize_tails {
         quantize.tails = Tails::QuantizeUnfused;
     }
@@ -112,6 +116,17 @@ pub fn stage(scheme: Scheme, ignore: &[String]) -> Result<Fp8> {
         Scheme::CompressedBlock => quant::Scheme::CompressedBlock,
     };
     Ok(Fp8 { scheme, ignore: patterns(ignore)?, ..Fp8::default() })
+}
+
+/// Who computes codes. A plan needs nobody.
+///
+/// # Errors
+/// Exit 6 where a GPU was asked for and cannot be used.
+pub fn coder(wish: Wish, dry_run: bool) -> Result<Coder> {
+    match wish.place()? {
+        Place::Cuda(gpu) if !dry_run => Ok(Coder::Cuda(Arc::new(Fp8Coder::open(gpu.ordinal)?))),
+        _ => Ok(Coder::Cpu),
+    }
 }
 
 /// How the weights of a format lie.

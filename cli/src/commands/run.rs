@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use merge::MergeLora;
-use quant::Awq;
 use quant::calibration::data::{DataOptions, Samples, Voice};
+use quant::{Awq, Fp8};
+use runner::Wish;
 use verify::rewrite::Rewrite;
 use verify::template::{ChatTemplate, EmbedTemplate};
 use verify::{Error, Result, parsers};
@@ -22,14 +23,14 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
         Error::usage("no output folder").expected("--out DIR, or `out` in the recipe").hint("add --out DIR")
     })?;
     // Looked up first: a misspelt parser must not cost an hour of quantizing.
-    let verify = recipe.verify.as_ref().map(|v| verification_of(v, &out)).transpose()?;
+    let verify = recipe.verify.as_ref().map(|v| verification_of(v, (&out, args.on.wish()))).transpose()?;
     let places = Inputs { out: &out, dry_run: args.dry_run, global, output };
     let Some((base, adapters)) = local_inputs(&recipe, &places)? else {
         output.text("nothing was fetched (--dry-run); the plan itself needs the files above");
         output.result(0, serde_json::json!({"plan": null}));
         return Ok(0);
     };
-    let stages = Stages::of(&recipe, &base.dir, &adapters, args.dry_run)?;
+    let stages = Stages::of(&recipe, &base.dir, &adapters, (args.dry_run, args.on.wish()))?;
     let suite = recipe.verify.as_ref().and_then(|v| v.suite.clone());
     let calibration = recipe.quantize.as_ref().and_then(|q| q.calibration.clone());
     let single =
@@ -76,7 +77,7 @@ fn local_inputs(recipe: &Recipe, places: &Inputs) -> Result<Option<(Local, Vec<W
     Ok(base.map(|b| (b, adapters)))
 }
 
-fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a>> {
+fn verification_of<'a>(v: &Verify, (out, wish): (&'a Path, Wish)) -> Result<verification::Job<'a>> {
     verification::check_reports(&v.report, out)?;
     Ok(verification::Job {
         model: out,
@@ -91,18 +92,27 @@ fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a
         },
         reports: v.report.clone(),
         baseline: None,
+        wish,
     })
 }
 
 /// The stage that quantizes. `folders` are the base and the adapters in their order: the last that brings a tokenizer
 /// or a template has it in the result.
-fn quantize_of(q: &Quantize, folders: &[&Path], recipe: &Recipe, dry_run: bool) -> Result<Box<dyn Rewrite>> {
+fn quantize_of(
+    q: &Quantize,
+    folders: &[&Path],
+    recipe: &Recipe,
+    (dry_run, wish): (bool, Wish),
+) -> Result<Box<dyn Rewrite>> {
     if let Some(key) = q.misplaced() {
         return Err(Error::usage(format!("`quantize.{key}` means nothing to this format"))
             .hint("`prep run --help` lists the keys of each format"));
     }
     match q.format {
-        Format::Fp8 => Ok(Box::new(quantize::stage(q.scheme.unwrap_or(Scheme::Block), &q.ignore)?)),
+        Format::Fp8 => {
+            let stage = quantize::stage(q.scheme.unwrap_or(Scheme::Block), &q.ignore)?;
+            Ok(Box::new(Fp8 { coder: quantize::coder(wish, dry_run)?, ..stage }))
+        }
         Format::Awq => {
             let defaults = DataOptions::default();
             let options = DataOptions {
@@ -148,15 +158,23 @@ struct Stages {
 }
 
 impl Stages {
-    fn of(recipe: &Recipe, base: &Path, adapters: &[Weighted], dry_run: bool) -> Result<Self> {
+    fn of(
+        recipe: &Recipe,
+        base: &Path,
+        adapters: &[Weighted],
+        (dry_run, wish): (bool, Wish),
+    ) -> Result<Self> {
         let merge = match adapters.is_empty() {
             true => None,
             false => Some(MergeLora::open(adapters, merge::Options::default())?),
         };
         let folders: Vec<&Path> =
             std::iter::once(base).chain(adapters.iter().map(|(dir, _)| dir.as_path())).collect();
-        let quantize =
-            recipe.quantize.as_ref().map(|q| quantize_of(q, &folders, recipe, dry_run)).transpose()?;
+        let quantize = recipe
+            .quantize
+            .as_ref()
+            .map(|q| quantize_of(q, &folders, recipe, (dry_run, wish)))
+            .transpose()?;
         let template = recipe.template.from.as_deref().map(ChatTemplate::open).transpose()?;
         Ok(Stages { merge, quantize, template: EmbedTemplate { template } })
     }

@@ -1,5 +1,6 @@
 //! FP8: codes of 8 bits with scales over blocks, rows or whole matrices. Needs no calibration data.
 
+mod coder;
 pub(crate) mod config;
 mod layout;
 mod loss;
@@ -15,6 +16,7 @@ use verify::error::{Error, Result};
 use verify::names::Shown;
 use verify::rewrite::{Built, Decision, ModelView, Rewrite, Stage, StageBuilder, rows_per_chunk};
 
+pub use self::coder::Coder;
 use self::layout::{How, Piece};
 use self::parallel::Sizes;
 pub use self::scheme::Scheme;
@@ -45,6 +47,8 @@ pub struct Fp8 {
     pub tails: Tails,
     /// Scales of activations and of the key and value cache.
     pub activations: Activations,
+    /// Who computes codes.
+    pub coder: Coder,
 }
 
 /// Who finds the scales of what flows through the model.
@@ -108,7 +112,7 @@ impl Rewrite for Fp8 {
             dropped: built.dropped,
             decisions,
             warnings,
-            work: Box::new(QuantizeWork { jobs, shared, scheme: self.scheme }),
+            work: Box::new(QuantizeWork { jobs, shared, scheme: self.scheme, coder: self.coder.clone() }),
         })
     }
 }

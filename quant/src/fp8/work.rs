@@ -3,15 +3,16 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use runner::cuda::fp8::Fault;
 use serde_json::Value;
 use verify::checkpoint::TensorReader;
 use verify::codec::Float;
-use verify::codec::fp8::{self, Rows, ScaleValues, scale_of};
+use verify::codec::fp8::{Rows, ScaleValues, scale_of};
 use verify::error::{Error, Result};
 use verify::names::Shown;
 use verify::rewrite::{Applied, Note, Work, rows_per_chunk};
 
-use super::{Scheme, loss};
+use super::{Coder, Scheme, loss};
 
 /// One module to quantize.
 #[derive(Debug, Clone)]
@@ -50,6 +51,8 @@ pub struct QuantizeWork {
     pub shared: Vec<Shared>,
     /// The format.
     pub scheme: Scheme,
+    /// Who computes.
+    pub coder: Coder,
 }
 
 impl Work for QuantizeWork {
@@ -62,10 +65,12 @@ impl Work for QuantizeWork {
         let bytes = job.read(rows.clone(), input)?;
         let source = Rows { bytes: &bytes, float: job.float, cols: job.cols };
         let made = match job.shared {
-            None => fp8::quantize(source, self.scheme.grid(), values),
-            Some(shared) => fp8::quantize_with(source, self.shared[shared].scale(values, input)?),
+            None => self.coder.quantize(source, self.scheme.grid(), values),
+            Some(shared) => {
+                self.coder.quantize_with(source, self.shared[shared].scale(values, input, &self.coder)?)
+            }
         };
-        let mut made = made.map_err(|_| job.not_finite(rows.start, source))?;
+        let mut made = made.map_err(|fault| job.error(fault, rows.start, source))?;
         if job.shared.is_some() && rows.start > 0 {
             made.scales.clear();
         }
@@ -79,18 +84,18 @@ impl Work for QuantizeWork {
 }
 
 impl Shared {
-    fn scale(&self, values: ScaleValues, input: &dyn TensorReader) -> Result<f32> {
-        self.scale.get_or_init(|| self.find(values, input)).clone()
+    fn scale(&self, values: ScaleValues, input: &dyn TensorReader, coder: &Coder) -> Result<f32> {
+        self.scale.get_or_init(|| self.find(values, input, coder)).clone()
     }
 
-    fn find(&self, values: ScaleValues, input: &dyn TensorReader) -> Result<f32> {
+    fn find(&self, values: ScaleValues, input: &dyn TensorReader, coder: &Coder) -> Result<f32> {
         let mut amax = 0.0f32;
         for job in &self.jobs {
             let step = rows_per_chunk(job.cols * job.float.bytes(), 1);
             for top in (0..job.rows).step_by(step) {
                 let bytes = job.read(top..(top + step).min(job.rows), input)?;
                 let source = Rows { bytes: &bytes, float: job.float, cols: job.cols };
-                amax = amax.max(fp8::amax(source).map_err(|_| job.not_finite(top, source))?);
+                amax = amax.max(coder.amax(source).map_err(|fault| job.error(fault, top, source))?);
             }
         }
         Ok(scale_of(amax, values))
@@ -100,6 +105,13 @@ impl Shared {
 impl Job {
     fn read(&self, rows: Range<usize>, input: &dyn TensorReader) -> Result<Vec<u8>> {
         input.read_rows(&self.tensor, self.first_row + rows.start..self.first_row + rows.end)
+    }
+
+    fn error(&self, fault: Fault, top: usize, rows: Rows<'_>) -> Error {
+        match fault {
+            Fault::NotFinite => self.not_finite(top, rows),
+            Fault::Gpu(e) => e,
+        }
     }
 
     /// The error for `rows`, which start at row `top` of the module.

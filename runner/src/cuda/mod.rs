@@ -11,6 +11,7 @@
 mod backend;
 pub mod device;
 pub mod driver;
+pub mod fp8;
 pub mod launch;
 pub mod launches;
 mod pool;

@@ -166,7 +166,8 @@ pub fn dequantize(codes: &[u8], scales: &[f32], grid: Grid, (first_row, cols): (
     out
 }
 
-const LANES: usize = 16;
+/// Of [`Sums`].
+pub const LANES: usize = 16;
 
 struct Quantize<'a> {
     rows: Rows<'a>,
@@ -275,12 +276,15 @@ impl Max {
 }
 
 /// Error figures of a block in units of its scale, where f32 can neither overflow nor underflow. The
-/// number of lanes is fixed, so that the sums are the same with every instruction set.
-#[derive(Default)]
-struct Sums {
-    squared_error: [f32; LANES],
-    squared_weight: [f32; LANES],
-    largest: [f32; LANES],
+/// number of lanes is fixed, so that the sums are the same with every instruction set, and on a GPU.
+#[derive(Debug, Default)]
+pub struct Sums {
+    /// Squared errors; element `i` of a row of the block goes to lane `i % 16`.
+    pub squared_error: [f32; LANES],
+    /// Squared weights.
+    pub squared_weight: [f32; LANES],
+    /// The largest error.
+    pub largest: [f32; LANES],
 }
 
 impl Sums {
@@ -320,7 +324,8 @@ impl Sums {
 }
 
 impl Loss {
-    fn add(&mut self, sums: &Sums, scale: f32, amax: f32) {
+    /// Takes in a block whose scale is `scale` and whose largest magnitude is `amax`.
+    pub fn add(&mut self, sums: &Sums, scale: f32, amax: f32) {
         let total = |lanes: &[f32; LANES]| lanes.iter().map(|&l| f64::from(l)).sum::<f64>();
         let scale = f64::from(scale);
         self.squared_error += total(&sums.squared_error) * scale * scale;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use runner::compare::{Compared, Talk, compare};
-use runner::{Engine, Options};
+use runner::{Engine, Machine, Options};
 use verify::checkpoint::json::read_text;
 use verify::parsers::ReasoningParser;
 use verify::suite::compare::{Change, Divergence, LayerRouting, Limits, Run, scores};
@@ -48,16 +48,16 @@ impl Baseline {
     ///
     /// # Errors
     /// Those of opening and running the baseline.
-    pub fn compare(
+    pub fn compare<M: Machine>(
         &self,
         (job, sampling, reasoning): (&Job<'_>, Sampling, Option<&'static ReasoningParser>),
-        (engine, run): (&Engine, Run<'_>),
+        (engine, run): (&Engine<M>, Run<'_>),
         (global, console): (&Global, &Console),
     ) -> Result<Change> {
         let renderer = Renderer::open(&self.model)?;
         let reading = Reading { reasoning, ..Reading::of_folder(&self.model, job.run.parser)? };
         let running = Running { max_new: job.run.max_new, reading };
-        let mut baseline = Engine::open(&self.model, &Options { threads: Some(global.threads()) })?
+        let mut baseline = Engine::<M>::load(&self.model, &Options { threads: Some(global.threads()) })?
             .with_sampling(runner_sampling(&sampling))?;
         let transcripts = suite::run(&mut baseline, &renderer, &job.run.suite, &running, console)?;
         console.clear();

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use runner::Wish;
 use verify::diagnose::Taught;
 use verify::parsers::{self, Parser, ReasoningParser};
 use verify::suite::{Asked, Reading, Sampling, Settings, Suite};
@@ -19,6 +20,8 @@ pub struct Job<'a> {
     pub run: Running,
     pub reports: Vec<PathBuf>,
     pub baseline: Option<Baseline>,
+    /// Where it is run.
+    pub wish: Wish,
 }
 
 /// A server to verify.
@@ -141,7 +144,7 @@ impl<'a> Row<'a> {
         };
         let folder = |(row, model): (usize, &'a PathBuf)| -> Result<Row<'a>> {
             let (reports, baseline) = (args.report.clone(), baseline.clone());
-            Ok(Row::Folder(Job { model, run: running(row)?, reports, baseline }))
+            Ok(Row::Folder(Job { model, run: running(row)?, reports, baseline, wish: args.on.wish() }))
         };
         let server = |(at, address): (usize, &'a String)| -> Result<Row<'a>> {
             let s = &args.server;

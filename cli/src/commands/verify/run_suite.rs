@@ -1,6 +1,6 @@
 //! Running the suite through the built-in runner and judging what came out.
 
-use runner::{Engine, Options};
+use runner::{Engine, Machine, Options};
 use verify::suite::compare::Run;
 use verify::suite::{self, Reading};
 use verify::template::{Finding, Level, Renderer};
@@ -11,25 +11,48 @@ use super::job::{Job, runner_sampling};
 use super::outcome::{Lowest, Outcome, lowest_of};
 use crate::args::Global;
 use crate::console::Console;
+use crate::machine::{self, Work};
 
 /// Runs the suite; `findings` of the folder join the verdict's reasons.
 pub fn run(
     job: &Job<'_>,
-    (renderer, taught): (&Renderer, &diagnose::Taught),
+    template: (&Renderer, &diagnose::Taught),
     (findings, reading): (&[Finding], Reading),
     (global, console): (&Global, &Console),
 ) -> Result<Outcome> {
+    machine::run(job.wish, console, &SuiteRun { job, template, findings, reading, global, console })
+}
+
+struct SuiteRun<'a> {
+    job: &'a Job<'a>,
+    template: (&'a Renderer, &'a diagnose::Taught),
+    findings: &'a [Finding],
+    reading: Reading,
+    global: &'a Global,
+    console: &'a Console,
+}
+
+impl Work for SuiteRun<'_> {
+    type Out = Outcome;
+
+    fn on<M: Machine>(&self) -> Result<Outcome> {
+        run_on::<M>(self)
+    }
+}
+
+fn run_on<M: Machine>(work: &SuiteRun<'_>) -> Result<Outcome> {
+    let SuiteRun { job, template: (renderer, taught), findings, reading, global, console } = work;
     let suite = &job.run.suite;
-    let mut engine = Engine::open(job.model, &Options { threads: Some(global.threads()) })?;
+    let mut engine = Engine::<M>::load(job.model, &Options { threads: Some(global.threads()) })?;
     let running = suite::Running { max_new: job.run.max_new, reading: reading.clone() };
-    let lowest = lowest_of(&job.run, &reading, |sampling| {
+    let lowest = lowest_of(&job.run, reading, |sampling| {
         engine.set_sampling(runner_sampling(sampling))?;
-        suite::run(&mut engine, renderer, suite, &running, console)
+        suite::run(&mut engine, renderer, suite, &running, *console)
     })?;
     console.clear();
     let Lowest { evaluation, transcripts, sampling, stability } = lowest;
-    let matrix = suite::matrix(suite, &transcripts, &reading);
-    let judged = (taught, job.run.parser);
+    let matrix = suite::matrix(suite, &transcripts, reading);
+    let judged = (*taught, job.run.parser);
     let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, judged, job.run.min_score);
     // The verdict says itself whether template and parser fit.
     verdict.reasons.extend(findings.iter().filter(|f| !is_misread(f, job, taught)).cloned());
@@ -44,13 +67,13 @@ pub fn run(
     }
     verdict.reasons.sort_by_key(|f| std::cmp::Reverse(f.level));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
-    let settings = job.run.settings(&reading, None);
+    let settings = job.run.settings(reading, None);
     Ok(Outcome {
         name: job.name().to_string(),
         endpoint: None,
         suite: suite.clone(),
         settings,
-        taught: Some(taught.clone()),
+        taught: Some((*taught).clone()),
         evaluation,
         matrix,
         verdict,

@@ -1,0 +1,36 @@
+//! Work on the processor or on a GPU, whichever is wished for and there.
+
+use runner::{Cpu, Machine, Place, Wish};
+use verify::progress::Progress;
+use verify::{Class, Result};
+
+/// Work that can be done on any machine.
+pub trait Work {
+    /// What comes of it.
+    type Out;
+    /// Does it there.
+    ///
+    /// # Errors
+    /// Its own, and the machine's.
+    fn on<M: Machine>(&self) -> Result<Self::Out>;
+}
+
+/// Does `work` where `wish` says. A GPU that nobody asked for and that is too small is passed over.
+///
+/// # Errors
+/// Exit 6 where a GPU was asked for and cannot be used; and those of the work.
+pub fn run<W: Work>(wish: Wish, console: &dyn Progress, work: &W) -> Result<W::Out> {
+    match wish.place()? {
+        Place::Cpu => work.on::<Cpu>(),
+        Place::Cuda(gpu) => {
+            console.note(&format!("running on GPU {}, {}", gpu.ordinal, gpu.name));
+            match work.on::<runner::cuda::Cuda>() {
+                Err(e) if wish == Wish::Auto && e.class() == Class::GpuMemory => {
+                    console.note(&format!("{}: running on the CPU instead", e.what()));
+                    work.on::<Cpu>()
+                }
+                done => done,
+            }
+        }
+    }
+}
