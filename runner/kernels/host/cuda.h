@@ -71,6 +71,13 @@ void *dynamic_shared();
 void *static_shared(const void *key, size_t size);
 // Ends the launch with a report.
 [[noreturn]] void fail(Call call, const char *what);
+// The same for what no call of this file has found.
+[[noreturn]] void fail(const char *what);
+// Whether this is the stack of a thread of the block.
+bool on_stack(uintptr_t at);
+// Shared memory of exactly this size, and the end of all of it. Whoever runs the kernels defines them.
+void *shared_room(size_t size);
+void shared_return();
 
 // A kernel with its arguments' types erased: as cuLaunchKernel has it, a pointer to each argument's value.
 struct Kernel {
@@ -87,8 +94,11 @@ const Kernel *find(const char *name);
 struct Order {
     dim3 grid, block;
     size_t shared;
-    // Which of the ready threads runs next: 0 the longest ready, 1 the latest ready, others a random one.
+    // Which of the ready threads runs next: 0 the longest ready, 1 the latest ready, others a random one. Blocks run
+    // forwards, backwards, in some order.
     unsigned seed;
+    // This share of the blocks: the first, and how many further the next is.
+    unsigned first = 0, step = 1;
 };
 // Runs the kernel, block after block; 0, or what went wrong.
 const char *launch(const Kernel &kernel, void **arguments, const Order &order);

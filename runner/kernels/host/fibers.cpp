@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <string>
 #include <sys/mman.h>
 #include <vector>
@@ -310,6 +311,22 @@ void run_block(const Order &order) {
     }
 }
 
+// Which block is the i-th to run.
+uint64_t block_at(uint64_t i, uint64_t blocks, unsigned seed) {
+    if (seed == 0) {
+        return i;
+    }
+    if (seed == 1) {
+        return blocks - 1 - i;
+    }
+    // A step that shares no factor with their number meets every block once.
+    uint64_t step = seed;
+    while (std::gcd(step, blocks) != 1) {
+        step++;
+    }
+    return (i * (step % blocks) + seed) % blocks;
+}
+
 bool within_limits(const Order &o) {
     auto refuse = [](const std::string &what) {
         machine.report = std::string("kernel ") + machine.kernel->name + ": " + what;
@@ -371,21 +388,22 @@ void *dynamic_shared() { return machine.shared; }
 void *static_shared(const void *key, size_t size) {
     auto &array = machine.arrays[key];
     if (array.first == nullptr) {
-        if (posix_memalign(&array.first, 16, size) != 0) {
-            std::abort();
-        }
+        array = {shared_room(size), size};
         std::memset(array.first, 0xff, size);
-        array.second = size;
     }
     return array.first;
 }
 
-void fail(Call call, const char *what) {
+void fail(Call call, const char *what) { fail(("in " + told(call) + ": " + what).c_str()); }
+
+void fail(const char *what) {
     start_report();
-    machine.report += "thread " + position(place.thread) + " in " + told(call) + ": " + what;
+    machine.report += "thread " + position(place.thread) + " " + what;
     to_scheduler(true);
     std::abort();
 }
+
+bool on_stack(uintptr_t at) { return at - reinterpret_cast<uintptr_t>(machine.stacks) < STACK * MOST_THREADS; }
 
 void add(const Kernel *kernel) { kernels()[kernel->name] = kernel; }
 
@@ -415,26 +433,17 @@ const char *launch(const Kernel &kernel, void **arguments, const Order &order) {
     }
     machine.fibers.resize(MOST_THREADS);
     machine.arrays.clear();
-    // An allocation of exactly this size, so that what lies beyond is seen.
-    void *shared = nullptr;
-    if (order.shared > 0 && posix_memalign(&shared, 128, order.shared) != 0) {
-        std::abort();
-    }
-    machine.shared = static_cast<unsigned char *>(shared);
+    machine.shared = order.shared > 0 ? static_cast<unsigned char *>(shared_room(order.shared)) : nullptr;
     place.block_size = order.block;
     place.grid_size = order.grid;
-    for (unsigned z = 0; z < order.grid.z && !machine.failed; z++) {
-        for (unsigned y = 0; y < order.grid.y && !machine.failed; y++) {
-            for (unsigned x = 0; x < order.grid.x && !machine.failed; x++) {
-                place.block = {x, y, z};
-                run_block(order);
-            }
-        }
+    uint64_t blocks = uint64_t(order.grid.x) * order.grid.y * order.grid.z;
+    for (uint64_t i = order.first; i < blocks && !machine.failed; i += order.step) {
+        uint64_t at = block_at(i, blocks, order.seed);
+        place.block = {unsigned(at % order.grid.x), unsigned(at / order.grid.x % order.grid.y),
+                       unsigned(at / order.grid.x / order.grid.y)};
+        run_block(order);
     }
-    std::free(shared);
-    for (auto &a : machine.arrays) {
-        std::free(a.second.first);
-    }
+    shared_return();
     machine.arrays.clear();
     return machine.failed ? machine.report.c_str() : nullptr;
 }

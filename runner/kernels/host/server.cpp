@@ -108,7 +108,29 @@ std::string misfit(const prep::Kernel *kernel, const std::vector<Value> &values)
     return "";
 }
 
+std::vector<void *> shared;
+
 } // namespace
+
+namespace prep {
+
+void *shared_room(size_t size) {
+    void *room = nullptr;
+    if (posix_memalign(&room, 128, size) != 0) {
+        std::abort();
+    }
+    shared.push_back(room);
+    return room;
+}
+
+void shared_return() {
+    for (void *room : shared) {
+        std::free(room);
+    }
+    shared.clear();
+}
+
+} // namespace prep
 
 int main() {
     for (;;) {

@@ -5,6 +5,7 @@
 
 mod attention;
 mod build;
+mod compile;
 mod delta;
 mod elementwise;
 mod experts;

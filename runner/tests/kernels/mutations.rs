@@ -8,6 +8,7 @@ use runner::cuda::launches::*;
 use runner::cuda::sources::MODULES;
 
 use super::build;
+use super::compile;
 use super::machine::{At, Machine, close, random};
 use super::matrices::{Kind, matrix, upload};
 use super::product::product;
@@ -165,7 +166,7 @@ const PLANTED: [Planted; 17] = [
 
 #[test]
 fn planted_bugs_are_caught() {
-    let Some(compiler) = build::compiler() else { return };
+    let Some(compiler) = compile::compiler() else { return };
     let files: std::collections::BTreeSet<&str> = PLANTED.iter().map(|p| p.file).collect();
     for file in &files {
         // Unchanged, the same checks find nothing.
@@ -178,7 +179,8 @@ fn planted_bugs_are_caught() {
         assert!(text.contains(planted.from), "{}: `{}` is not there", planted.file, planted.from);
         let change = |text: &str| text.replacen(planted.from, planted.to, 1);
         build::copy_host(build::server().unwrap().parent().unwrap(), folder.path());
-        build::compile(&compiler, folder.path(), std::slice::from_ref(module), &change).unwrap();
+        let modules = std::slice::from_ref(module);
+        build::SERVER.compile(&compiler, folder.path(), modules, &change).unwrap();
         let found = check(planted.file, &folder.path().join("server"));
         let report = found.err().unwrap_or_default();
         let how = |caught: &&Caught| match caught {
