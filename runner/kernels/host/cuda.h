@@ -73,8 +73,8 @@ void *static_shared(const void *key, size_t size);
 [[noreturn]] void fail(Call call, const char *what);
 // The same for what no call of this file has found.
 [[noreturn]] void fail(const char *what);
-// Whether this is the stack of a thread of the block.
-bool on_stack(uintptr_t at);
+// Whether this belongs to the threads of the block: their stacks, and what they send each other.
+bool of_threads(uintptr_t at);
 // Shared memory of exactly this size, and the end of all of it. Whoever runs the kernels defines them.
 void *shared_room(size_t size);
 void shared_return();

@@ -403,7 +403,10 @@ void fail(const char *what) {
     std::abort();
 }
 
-bool on_stack(uintptr_t at) { return at - reinterpret_cast<uintptr_t>(machine.stacks) < STACK * MOST_THREADS; }
+bool of_threads(uintptr_t at) {
+    auto in = [at](const void *first, size_t size) { return at - reinterpret_cast<uintptr_t>(first) < size; };
+    return in(machine.stacks, STACK * MOST_THREADS) || in(machine.fibers.data(), sizeof(Fiber) * MOST_THREADS);
+}
 
 void add(const Kernel *kernel) { kernels()[kernel->name] = kernel; }
 

@@ -8,6 +8,7 @@ use super::compile::{Recipe, compiler};
 
 /// How it is made.
 pub const SERVER: Recipe<'static> = Recipe {
+    name: "kernels",
     output: "server",
     files: &[
         ("cuda.h", include_str!("../../kernels/host/cuda.h")),

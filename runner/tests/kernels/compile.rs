@@ -33,7 +33,9 @@ pub fn compiler() -> Option<OsString> {
 /// A program or a library that holds kernels.
 #[derive(Debug, Clone, Copy, Hash)]
 pub struct Recipe<'a> {
-    /// What it is called.
+    /// What its folder's name begins with.
+    pub name: &'a str,
+    /// The file that is made.
     pub output: &'a str,
     /// Name and text of the files besides the kernels; those of `.cpp` are compiled.
     pub files: &'a [(&'a str, &'a str)],
@@ -53,7 +55,7 @@ impl Recipe<'_> {
         let texts = MODULES.iter().map(|m| m.source).chain(HEADERS).map(|s| (s.name, s.text));
         texts.for_each(|t| t.hash(&mut hash));
         let home = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let prefix = format!("{}-", self.output);
+        let prefix = format!("{}-", self.name);
         let name = format!("{prefix}{:016x}", hash.finish());
         let folder = home.join(&name);
         if !folder.exists() {
@@ -153,6 +155,7 @@ fn remove_old(home: &Path, prefix: &str) {
     let hour_ago = SystemTime::now() - Duration::from_secs(3600);
     for old in fs::read_dir(home).unwrap().flatten() {
         let name = old.file_name().to_string_lossy().into_owned();
+        // With a process's number behind it.
         let unfinished = name.contains('.');
         let aged = old.metadata().and_then(|m| m.modified()).is_ok_and(|t| t < hour_ago);
         if name.starts_with(prefix) && (!unfinished || aged) {

@@ -9,13 +9,32 @@ use super::library::{Checks, Report, StandIn};
 const CHILD: &str = "PREP_STANDIN_CHILD";
 
 /// How the process is run.
+#[derive(Debug, Clone, Copy)]
 pub struct Run {
-    pub checks: Checks,
-    pub variables: &'static [(&'static str, &'static str)],
+    checks: Checks,
+    variables: &'static [(&'static str, &'static str)],
 }
 
 /// Every access is checked, the settings are those that the library has.
 pub const CHECKED: Run = Run { checks: Checks::Accesses, variables: &[] };
+/// Pointers are checked only.
+pub const FAST: Run = Run { checks: Checks::Pointers, variables: &[] };
+
+impl Run {
+    /// With these variables in the environment.
+    pub const fn with(self, variables: &'static [(&'static str, &'static str)]) -> Run {
+        Run { variables, ..self }
+    }
+}
+
+/// Orders in which threads, blocks and streams run.
+pub const SEEDS: [Run; 5] = [
+    CHECKED.with(&[("PREP_STANDIN_SEED", "0")]),
+    CHECKED.with(&[("PREP_STANDIN_SEED", "1")]),
+    CHECKED.with(&[("PREP_STANDIN_SEED", "2")]),
+    CHECKED.with(&[("PREP_STANDIN_SEED", "3")]),
+    CHECKED.with(&[("PREP_STANDIN_SEED", "4")]),
+];
 
 /// Runs `body` with a context in a process of its own. `test` is the name of the calling test. What the process
 /// reported; `None` in that process itself, and where there is no compiler.
@@ -45,15 +64,4 @@ pub fn in_child(test: &str, run: &Run, body: impl FnOnce()) -> Option<Report> {
     assert!(out.status.success(), "{}\n{}{}", out.status, text(&out.stdout), text(&out.stderr));
     assert!(text(&out.stdout).contains("1 passed"), "{}", text(&out.stdout));
     Some(Report::read(&file))
-}
-
-impl Report {
-    /// Panics where this is not the only fault.
-    #[track_caller]
-    pub fn assert_fault(&self, parts: &[&str]) {
-        assert_eq!(self.faults.len(), 1, "{:#?}", self.faults);
-        for part in parts {
-            assert!(self.faults[0].contains(part), "`{part}` is not in: {}", self.faults[0]);
-        }
-    }
 }

@@ -1,11 +1,13 @@
 //! The functions of libcuda that the tests call, as cuda.h declares them.
 
-#![allow(non_snake_case)]
+// As cuda.h has them.
+#![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use libloading::Library;
+use runner::cuda::{Arg, Launch};
 
 /// A handle, or an address of the host.
 pub type Handle = *mut c_void;
@@ -166,23 +168,63 @@ pub fn out<T>(mut value: T, call: impl FnOnce(*mut T) -> Result<(), c_int>) -> R
     Ok(value)
 }
 
-/// A kernel's arguments, each in a place of its own.
-#[derive(Default)]
-pub struct Args(Vec<Box<[u8]>>);
-
-impl Args {
-    pub fn u64(mut self, value: u64) -> Self {
-        self.0.push(value.to_le_bytes().into());
-        self
+/// The bytes of each argument, as the driver reads them.
+fn argument_bytes(arg: &Arg<u64>, to: &mut Vec<u8>) {
+    match arg {
+        Arg::Read(p) | Arg::Write(p) => to.extend(p.unwrap_or(0).to_le_bytes()),
+        Arg::U32(v) => to.extend(v.to_le_bytes()),
+        Arg::U64(v) => to.extend(v.to_le_bytes()),
+        Arg::F32(v) => to.extend(v.to_le_bytes()),
+        Arg::F64(v) => to.extend(v.to_le_bytes()),
+        Arg::Struct(fields) => fields.iter().for_each(|f| argument_bytes(f, to)),
     }
+}
 
-    pub fn u32(mut self, value: u32) -> Self {
-        self.0.push(value.to_le_bytes().into());
-        self
+impl Cuda {
+    /// Launches on a stream; `function` is the launch's kernel.
+    pub fn launch(&self, function: Handle, stream: Handle, launch: &Launch<u64>) -> Result<(), c_int> {
+        let mut values: Vec<Vec<u8>> = launch
+            .args
+            .iter()
+            .map(|arg| {
+                let mut bytes = Vec::new();
+                argument_bytes(arg, &mut bytes);
+                bytes
+            })
+            .collect();
+        // A null where an argument too many would be read.
+        let pointers = values.iter_mut().map(|v| v.as_mut_ptr().cast());
+        let mut pointers: Vec<Handle> = pointers.chain([null_mut()]).collect();
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let arguments = pointers.as_mut_ptr();
+        self.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, launch.shared, stream, arguments, null_mut())
     }
+}
 
-    /// As cuLaunchKernel wants them; a null after the last.
-    pub fn pointers(&mut self) -> Vec<Handle> {
-        self.0.iter_mut().map(|a| a.as_mut_ptr().cast()).chain([null_mut()]).collect()
-    }
+/// What calls return.
+pub mod code {
+    use std::ffi::c_int;
+
+    pub const INVALID_VALUE: c_int = 1;
+    pub const OUT_OF_MEMORY: c_int = 2;
+    pub const NOT_INITIALIZED: c_int = 3;
+    pub const NO_DEVICE: c_int = 100;
+    pub const INVALID_DEVICE: c_int = 101;
+    pub const INVALID_IMAGE: c_int = 200;
+    pub const INVALID_CONTEXT: c_int = 201;
+    pub const NO_BINARY_FOR_GPU: c_int = 209;
+    pub const INVALID_PTX: c_int = 218;
+    pub const UNSUPPORTED_PTX_VERSION: c_int = 222;
+    pub const INVALID_HANDLE: c_int = 400;
+    pub const NOT_FOUND: c_int = 500;
+    pub const NOT_READY: c_int = 600;
+    pub const ILLEGAL_ADDRESS: c_int = 700;
+    pub const MISALIGNED_ADDRESS: c_int = 716;
+    pub const CAPTURE_UNSUPPORTED: c_int = 900;
+    pub const CAPTURE_INVALIDATED: c_int = 901;
+    pub const CAPTURE_UNMATCHED: c_int = 903;
+    pub const CAPTURE_UNJOINED: c_int = 904;
+    pub const CAPTURE_ISOLATION: c_int = 905;
+    pub const CAPTURE_IMPLICIT: c_int = 906;
+    pub const CAPTURED_EVENT: c_int = 907;
 }

@@ -4,6 +4,9 @@
 //! A test includes this file by its path, and runs a program with [`StandIn::environment`]. No sanitizer has to be
 //! loaded before the program: the kernels' accesses are checked by the library itself.
 
+// Not every test that includes it looks at all of it.
+#![allow(dead_code)]
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -115,6 +118,7 @@ impl StandIn {
 
 fn recipe(checks: Checks, compiler: &OsStr) -> Recipe<'static> {
     let plain = Recipe {
+        name: "driver-fast",
         output: LIBRARY,
         files: FILES,
         flags: &["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"],
@@ -131,6 +135,7 @@ fn recipe(checks: Checks, compiler: &OsStr) -> Recipe<'static> {
     match checks {
         Checks::Pointers => plain,
         Checks::Accesses => Recipe {
+            name: "driver-checked",
             flags: &[
                 "-std=c++17",
                 "-O2",
@@ -185,6 +190,8 @@ pub struct Summary {
     pub unwaited: u64,
     /// What was never given back: how many of each kind.
     pub leaks: BTreeMap<String, u64>,
+    /// Bytes of device memory among it.
+    pub leaked_bytes: u64,
 }
 
 /// The report of one or more runs.
@@ -221,6 +228,24 @@ impl Report {
             assert!(s.leaks.is_empty(), "never given back: {:?}", s.leaks);
         }
     }
+
+    /// Panics where this is not the only fault, each part of it in its text.
+    #[track_caller]
+    pub fn assert_fault(&self, parts: &[&str]) {
+        assert_eq!(self.faults.len(), 1, "{:#?}", self.faults);
+        for part in parts {
+            assert!(self.faults[0].contains(part), "`{part}` is not in: {}", self.faults[0]);
+        }
+    }
+
+    /// Panics where these are not the faults, a part of each in their order.
+    #[track_caller]
+    pub fn assert_faults(&self, parts: &[&str]) {
+        assert_eq!(self.faults.len(), parts.len(), "{:#?}", self.faults);
+        for (fault, part) in self.faults.iter().zip(parts) {
+            assert!(fault.contains(part), "`{part}` is not in: {fault}");
+        }
+    }
 }
 
 impl Summary {
@@ -238,6 +263,7 @@ impl Summary {
             bytes_to_host: number("bytes_to_host"),
             unwaited: number("unwaited"),
             leaks: counts("leaks"),
+            leaked_bytes: number("leaked_bytes"),
         }
     }
 }

@@ -6,6 +6,11 @@
 
 mod child;
 mod cuda;
+mod devices;
+mod graphs;
+mod launches;
 mod library;
+mod memory;
 mod right;
 mod shipped;
+mod streams;

@@ -1,50 +1,27 @@
 //! What is right goes through, with the right numbers.
 
-use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use super::child::{CHECKED, Run, with_driver};
-use super::cuda::{Args, Cuda, Handle, LEGACY, out};
-use super::library::Checks;
-use super::shipped::ptx;
-
-/// `x += y` on a stream, `n` numbers.
-pub fn add(cuda: &Cuda, function: Handle, stream: Handle, x: u64, y: u64, n: u64) -> Result<(), c_int> {
-    let blocks = n.div_ceil(256).max(1) as u32;
-    let mut args = Args::default().u64(x).u64(y).u64(n);
-    let mut pointers = args.pointers();
-    cuda.cuLaunchKernel(
-        function,
-        blocks,
-        1,
-        1,
-        256,
-        1,
-        1,
-        0,
-        stream,
-        pointers.as_mut_ptr(),
-        null_mut(),
-    )
-}
+use super::child::{CHECKED, FAST, with_driver};
+use super::cuda::{Cuda, out};
+use super::shipped::{Adder, ptx};
 
 fn numbers(n: usize, salt: f32) -> Vec<f32> {
     (0..n).map(|i| i as f32 * salt).collect()
 }
 
 fn copy_launch_copy(cuda: &Cuda) {
-    let module = cuda.module(&ptx("elementwise")).unwrap();
-    let function = cuda.function(module, "add").unwrap();
+    let adder = Adder::new(cuda);
     let (x, y) = (numbers(1000, 0.5), numbers(1000, 2.0));
     let (at_x, at_y) = (cuda.floats(&x), cuda.floats(&y));
     let stream = cuda.stream();
-    add(cuda, function, stream, at_x, at_y, 1000).unwrap();
+    adder.add(stream, at_x, at_y, 1000).unwrap();
     cuda.cuStreamSynchronize(stream).unwrap();
     let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
     assert_eq!(cuda.read(at_x, 1000).unwrap(), want);
     cuda.cuStreamDestroy_v2(stream).unwrap();
-    [at_x, at_y].map(|at| cuda.cuMemFree_v2(at).unwrap());
-    cuda.cuModuleUnload(module).unwrap();
+    [at_x, at_y].iter().for_each(|at| cuda.cuMemFree_v2(*at).unwrap());
+    cuda.cuModuleUnload(adder.module).unwrap();
     cuda.cuDevicePrimaryCtxRelease_v2(0).unwrap();
 }
 
@@ -63,7 +40,7 @@ fn a_kernel_adds() {
 #[test]
 fn a_kernel_adds_fast() {
     let test = "right::a_kernel_adds_fast";
-    let run = Run { checks: Checks::Pointers, variables: &[("PREP_STANDIN_THREADS", "3")] };
+    let run = FAST.with(&[("PREP_STANDIN_THREADS", "3")]);
     let Some(report) = with_driver(test, &run, copy_launch_copy) else { return };
     report.assert_clean();
 }
@@ -72,13 +49,12 @@ fn a_kernel_adds_fast() {
 fn a_graph_adds_as_often_as_it_is_launched() {
     let test = "right::a_graph_adds_as_often_as_it_is_launched";
     let body = |cuda: &Cuda| {
-        let module = cuda.module(&ptx("elementwise")).unwrap();
-        let function = cuda.function(module, "add").unwrap();
+        let adder = Adder::new(cuda);
         let (at_x, at_y) = (cuda.floats(&[1.0, 2.0]), cuda.floats(&[10.0, 20.0]));
         let stream = cuda.stream();
         cuda.cuStreamBeginCapture_v2(stream, 1).unwrap();
-        add(cuda, function, stream, at_x, at_y, 2).unwrap();
-        add(cuda, function, stream, at_x, at_x, 2).unwrap();
+        adder.add(stream, at_x, at_y, 2).unwrap();
+        adder.add(stream, at_x, at_x, 2).unwrap();
         let graph = out(null_mut(), |g| cuda.cuStreamEndCapture(stream, g)).unwrap();
         let exec = out(null_mut(), |e| cuda.cuGraphInstantiateWithFlags(e, graph, 0)).unwrap();
         assert_eq!(out(0usize, |n| cuda.cuGraphGetNodes(graph, null_mut(), n)), Ok(2));
@@ -91,8 +67,8 @@ fn a_graph_adds_as_often_as_it_is_launched() {
         cuda.cuGraphExecDestroy(exec).unwrap();
         cuda.cuGraphDestroy(graph).unwrap();
         cuda.cuStreamDestroy_v2(stream).unwrap();
-        [at_x, at_y].map(|at| cuda.cuMemFree_v2(at).unwrap());
-        cuda.cuModuleUnload(module).unwrap();
+        [at_x, at_y].iter().for_each(|at| cuda.cuMemFree_v2(*at).unwrap());
+        cuda.cuModuleUnload(adder.module).unwrap();
         cuda.cuDevicePrimaryCtxRelease_v2(0).unwrap();
     };
     let Some(report) = with_driver(test, &CHECKED, body) else { return };
@@ -113,7 +89,6 @@ fn every_shipped_kernel_is_bound() {
             assert_eq!(cuda.function(handle, "no_such_kernel"), Err(500));
             cuda.cuModuleUnload(handle).unwrap();
         }
-        let _ = LEGACY;
         cuda.cuDevicePrimaryCtxRelease_v2(0).unwrap();
     };
     let Some(report) = with_driver(test, &CHECKED, body) else { return };

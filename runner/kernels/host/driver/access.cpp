@@ -70,7 +70,7 @@ bool constant(uintptr_t at, size_t bytes) {
 }
 
 __attribute__((noinline)) void check_elsewhere(uintptr_t at, size_t bytes, bool writes) {
-    if (!on_stack(at) && (writes || !constant(at, bytes))) {
+    if (!of_threads(at) && (writes || !constant(at, bytes))) {
         stop(at, bytes, writes, "");
     }
 }
