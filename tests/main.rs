@@ -6,10 +6,13 @@ mod support;
 
 #[path = "support/stand_in.rs"]
 mod stand_in;
+#[path = "../runner/tests/standin/library.rs"]
+mod stand_in_driver;
 
 mod awq;
 mod baseline;
 mod checksum;
+mod cuda;
 mod diagnosis;
 mod download;
 mod endpoint;

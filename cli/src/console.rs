@@ -133,6 +133,10 @@ impl Progress for Console {
         }
     }
 
+    fn warn(&self, line: &str) {
+        self.line(&format!("warning: {line}"));
+    }
+
     fn stopped(&self) -> bool {
         STOP.load(Ordering::SeqCst)
     }

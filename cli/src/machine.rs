@@ -26,7 +26,7 @@ pub fn run<W: Work>(wish: Wish, console: &dyn Progress, work: &W) -> Result<W::O
             console.note(&format!("running on GPU {}, {}", gpu.ordinal, gpu.name));
             match work.on::<runner::cuda::Cuda>() {
                 Err(e) if wish == Wish::Auto && e.class() == Class::GpuMemory => {
-                    console.note(&format!("{}: running on the CPU instead", e.what()));
+                    console.warn(&format!("{}: running on the CPU instead", e.what()));
                     work.on::<Cpu>()
                 }
                 done => done,

@@ -7,10 +7,10 @@
 //
 // A block of four warps computes 64 rows of y times 64 of w, in steps of 32 columns: grid (ceil(w.rows / 64), tiles).
 // Numbers enter the matrix unit as sums of bf16 parts. Quantized codes and bf16 weights are one part, exactly; f16
-// two; f32 three. Activations are `parts` parts, 8 bits each: with 2 an element is off by 2^-17 of itself; 1
+// two; f32 three. Activations are `parts` parts, 8 bits each: with 3 they are as exact as f32; 1
 // is what servers do. Scales multiply the sum of a step, in f32.
 //
-// The names end in the number of parts: tile_bf16_2.
+// The names end in the number of parts: tile_bf16_3.
 #include "mma.cuh"
 #include "weights.cuh"
 
@@ -142,6 +142,10 @@ PREP_FN void tile(const Weights &w, const float *x, const u32 *order, const u32 
                 }
 #pragma unroll
                 for (u32 xp = 0; xp < XPARTS; xp++) {
+                    // Products of small parts lie below what f32 holds of the sum.
+                    if (wp + xp > 2) {
+                        continue;
+                    }
 #pragma unroll
                     for (u32 m = 0; m < 2; m++) {
                         const u16 *at = xs + xp * SIDE * PITCH + (top + m * 16 + g) * PITCH + k + 2 * t;
@@ -188,5 +192,5 @@ PREP_FN void tile(const Weights &w, const float *x, const u32 *order, const u32 
                               u32 count, const float *bias, float *y) {                                                \
         tile<F, parts>(w, x, order, offsets, experts, per, count, bias, y);                                            \
     }
-#define TILES(F, name) TILE_OF(F, name, 1) TILE_OF(F, name, 2)
+#define TILES(F, name) TILE_OF(F, name, 1) TILE_OF(F, name, 3)
 PREP_FORMATS(TILES)

@@ -144,6 +144,9 @@ pub trait Backend: Sized + Send + Sync {
     /// Whether a step may hold spans of one token beside longer ones without a change of any bit.
     const MIXES: bool;
 
+    /// Tokens that a sequence's memory grows by at least.
+    const CACHE_STEP: usize = 1;
+
     /// A step of these spans begins.
     ///
     /// # Errors

@@ -213,6 +213,7 @@ fn cost<B: Backend>(model: &Model<B>, request: &Request) -> u64 {
 /// Bytes of a sequence of so many tokens.
 fn bytes<B: Backend>(model: &Model<B>, tokens: usize) -> u64 {
     let needs = model.needs();
+    let tokens = tokens.checked_next_multiple_of(B::CACHE_STEP).unwrap_or(usize::MAX);
     needs.each_sequence.saturating_add(needs.each_token.saturating_mul(tokens as u64))
 }
 

@@ -181,7 +181,7 @@ pub fn complete<B: Backend>(
     match work.go_on(model, (sampling, memory), requests, progress, tell) {
         // What else runs on the machine may have taken what was free: half as many at once, and that is all.
         Err(e) if e.class() == Class::GpuMemory => {
-            progress.note(&format!("{}; once more with half as much at once", e.what()));
+            progress.warn(&format!("{}; once more with half as much at once", e.what()));
             work.go_on(model, (sampling, memory / 2), requests, progress, tell)?;
         }
         ended => ended?,

@@ -10,6 +10,10 @@ pub trait Progress: Sync {
     fn advance(&self, n: u64);
     /// One line worth telling, such as a finished shard.
     fn note(&self, line: &str);
+    /// One line that the user should see, such as a way round something missing.
+    fn warn(&self, line: &str) {
+        self.note(line);
+    }
     /// True once the user asked to stop.
     fn stopped(&self) -> bool;
 

@@ -20,7 +20,7 @@ pub mod sources;
 pub mod stack;
 mod staging;
 
-pub use backend::Cuda;
+pub use backend::{Cuda, Tiles};
 pub use driver::{Gpu, gpus};
 pub use launch::{Arg, Launch};
 pub use stack::Stack;

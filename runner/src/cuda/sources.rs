@@ -23,7 +23,7 @@ pub struct Module {
 impl Module {
     /// Names of its kernels.
     pub fn kernels(&self) -> Vec<String> {
-        let parts = ["1", "2"].map(String::from).to_vec();
+        let parts = ["1", "3"].map(String::from).to_vec();
         let formats = WeightFormat::ALL.map(|f| f.suffix().to_string()).to_vec();
         let kv = [KvKind::F32, KvKind::Bf16].map(|k| k.suffix().to_string()).to_vec();
         let floats = ["f32", "f16", "bf16"].map(String::from).to_vec();

@@ -129,7 +129,7 @@ fn many_tokens_go_through_a_mixture_sorted() {
     let mut tile = |w: Weights<At>, x, order, per, grouped: bool, count: u32| {
         let y = m.room((count * w.rows * 4) as usize);
         let grouped = grouped.then_some(Grouped { offsets, order, experts });
-        m.run(&Tile { w, x, grouped, per, count, bias: None, y, parts: 2 }.launch());
+        m.run(&Tile { w, x, grouped, per, count, bias: None, y, parts: 3 }.launch());
         y
     };
     let gate = tile(u.gate, u.x, Some(order), CHOSEN, true, visits);
@@ -141,7 +141,7 @@ fn many_tokens_go_through_a_mixture_sorted() {
     let mut tile = |w: Weights<At>, x, grouped: bool, count: u32| {
         let y = m.room((count * w.rows * 4) as usize);
         let grouped = grouped.then_some(Grouped { offsets, order: None, experts });
-        m.run(&Tile { w, x, grouped, per: 1, count, bias: None, y, parts: 2 }.launch());
+        m.run(&Tile { w, x, grouped, per: 1, count, bias: None, y, parts: 3 }.launch());
         y
     };
     let y = tile(u.down, gate, true, visits);

@@ -5,8 +5,10 @@ namespace prep {
 void enter(const char *name, Needs needs) {
     Driver &d = driver();
     unsigned long calls = ++d.calls[name];
-    if (d.settings.fail_at == calls && d.settings.fail_name == name) {
-        refuse(d.settings.fail_with);
+    const Settings &s = d.settings;
+    bool fails = s.fail_at > 0 && calls >= s.fail_at && calls - s.fail_at < s.fail_count;
+    if (fails && s.fail_name == name) {
+        refuse(s.fail_with);
     }
     if (needs == Needs::Nothing) {
         return;

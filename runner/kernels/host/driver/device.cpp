@@ -107,7 +107,7 @@ PREP_API cuInit(unsigned flags) {
 }
 
 PREP_API cuDriverGetVersion(int *version) {
-    return call("cuDriverGetVersion", Needs::Nothing, [&] { *version = 12040; });
+    return call("cuDriverGetVersion", Needs::Nothing, [&] { *version = driver().settings.version; });
 }
 
 PREP_API cuGetErrorName(CUresult result, const char **name) {

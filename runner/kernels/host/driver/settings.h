@@ -23,6 +23,10 @@ struct Settings {
     // of memory where the name has `Alloc`, an unknown error otherwise.
     std::string fail_name;
     unsigned long fail_at = 0;
+    // PREP_STANDIN_FAIL_COUNT: so many calls fail, one after the other.
+    unsigned long fail_count = 1;
+    // PREP_STANDIN_VERSION: of CUDA, as cuDriverGetVersion has it.
+    int version = 12040;
     CUresult fail_with = CUDA_ERROR_UNKNOWN;
     // PREP_STANDIN_REPORT: a file that the report is appended to.
     std::string report;

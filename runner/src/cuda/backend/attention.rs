@@ -11,8 +11,8 @@ use crate::cuda::pool::Buffer;
 
 /// Positions of a split; a row's result depends on it, so it is the same for all.
 const SPLIT: usize = 128;
-/// Positions that a cache has room for at first.
-const FIRST_ROOM: usize = 256;
+/// Positions that a cache has room for at first, and grows by at least.
+pub const FIRST_ROOM: usize = 256;
 /// Bytes of splits that are put together at once.
 const MOST_PARTS: usize = 64 << 20;
 

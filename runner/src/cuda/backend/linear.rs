@@ -7,9 +7,6 @@ use crate::backend::Linear;
 use crate::cuda::driver::At;
 use crate::cuda::launches::{Gemv, Grouped, Tile};
 
-/// bf16 parts of an activation in tiles: 16 bits, so that prompts are read as exactly as single tokens are.
-pub const PARTS: u32 = 2;
-
 /// Blocks that a launch may have in its second dimension.
 const MOST: usize = 65535;
 
@@ -61,6 +58,7 @@ pub fn tiled(
     y: &Tensor,
 ) -> Result<()> {
     let (per, count) = (per as u32, count as u32);
-    let tile = Tile { w: weight.weights(), x, grouped, per, count, bias, y: y.at(), parts: PARTS };
+    let tile =
+        Tile { w: weight.weights(), x, grouped, per, count, bias, y: y.at(), parts: cuda.tiles.parts() };
     cuda.device.run(&tile.launch())
 }

@@ -35,10 +35,31 @@ pub struct Cuda {
     device: Device,
     staging: Staging,
     isa: Isa,
+    tiles: Tiles,
     step: Mutex<Current>,
     /// Lists of columns that were asked for: a model has a few, and asks in every step.
     columns: Mutex<HashMap<Vec<usize>, Arc<Memory>>>,
     replay: replay::Replays,
+}
+
+/// How exactly prompts are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tiles {
+    /// In f32, as single tokens are.
+    #[default]
+    Exact,
+    /// Activations in bf16, as servers do: a third of the work.
+    Bf16,
+}
+
+impl Tiles {
+    /// bf16 parts of an activation.
+    fn parts(self) -> u32 {
+        match self {
+            Tiles::Exact => 3,
+            Tiles::Bf16 => 1,
+        }
+    }
 }
 
 /// Activations `[rows, cols]`.
@@ -80,10 +101,16 @@ impl Cuda {
             device: Device::open(ordinal)?,
             staging: Staging::default(),
             isa: Isa::best(),
+            tiles: Tiles::default(),
             step: Mutex::default(),
             columns: Mutex::default(),
             replay: replay::Replays::default(),
         })
+    }
+
+    /// Reads prompts another way.
+    pub fn with_tiles(self, tiles: Tiles) -> Self {
+        Cuda { tiles, ..self }
     }
 
     /// The GPU.
@@ -129,6 +156,7 @@ impl Backend for Cuda {
     type Delta = DeltaState;
 
     const MIXES: bool = false;
+    const CACHE_STEP: usize = attention::FIRST_ROOM;
 
     fn begin(&self, spans: &[Span]) -> Result<()> {
         let positions = spans.iter().flat_map(|s| s.start..s.start + s.len).map(|p| p as u32);

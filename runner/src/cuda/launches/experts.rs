@@ -187,7 +187,7 @@ pub struct Tile<P> {
     pub bias: Option<P>,
     /// `[count, rows]`.
     pub y: P,
-    /// bf16 parts of an activation, 1 or 2: 8 bits each.
+    /// bf16 parts of an activation, 1 (as servers do) or 3 (as exact as f32).
     pub parts: u32,
 }
 

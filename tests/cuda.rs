@@ -1,0 +1,331 @@
+//! `--device cuda`, the same binary that is shipped: over the stand-in driver (runner/kernels/host/driver), which runs
+//! the kernels on the processor and reports what a GPU would punish. Without a C++ compiler these say `skipped`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use verify::checkpoint::TensorReader;
+use verify::checkpoint::header::Header;
+use verify::{Checkpoint, Dtype};
+
+use crate::args;
+use crate::stand_in_driver::{Checks, Report, StandIn, Summary};
+use crate::support::{Dir, Ended, command, ended, files, fixture, prep, tiny_fp8, tiny_merged};
+
+/// A driver for this test's runs, and what it reported of the last one.
+struct Gpu {
+    driver: StandIn,
+    dir: Dir,
+    runs: std::cell::Cell<usize>,
+}
+
+impl Gpu {
+    fn new(checks: Checks) -> Option<Self> {
+        Some(Gpu { driver: StandIn::new(checks)?, dir: Dir::new(), runs: 0.into() })
+    }
+
+    fn report_file(&self) -> PathBuf {
+        self.dir.join(&format!("report-{}", self.runs.get()))
+    }
+
+    fn command<I: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
+        self.runs.set(self.runs.get() + 1);
+        let mut command = command(args);
+        command.envs(self.driver.environment(&self.report_file()));
+        command
+    }
+
+    /// Runs `prep`; the driver must find nothing wrong.
+    fn prep<I: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = I>) -> (Ended, Summary) {
+        let ended = ended(self.command(args).output().unwrap());
+        let report = Report::read(&self.report_file());
+        report.assert_clean();
+        let [summary] = &report.summaries[..] else { panic!("{report:?}\n{}", ended.stderr) };
+        (ended, summary.clone())
+    }
+}
+
+/// Logits and tokens of a dump, by name.
+fn dump(file: &Path, folder: &Path) -> Vec<(String, Dtype, Vec<u8>)> {
+    // A dump read as a checkpoint.
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::copy(file, folder.join("model.safetensors")).unwrap();
+    std::fs::write(folder.join("config.json"), r#"{"model_type": "dump"}"#).unwrap();
+    let dump = Checkpoint::open(folder).unwrap();
+    let tensors = dump.index().tensors().iter();
+    tensors.map(|t| (t.spec.name.clone(), t.spec.dtype, dump.read(&t.spec.name).unwrap())).collect()
+}
+
+/// Largest difference of logits as a share of the largest; panics where tokens differ.
+fn difference(cpu: &Path, gpu: &Path, dir: &Dir) -> f32 {
+    let (cpu, gpu) = (dump(cpu, &dir.join("cpu-dump")), dump(gpu, &dir.join("gpu-dump")));
+    let mut worst = 0.0f32;
+    for ((name, dtype, a), (_, _, b)) in cpu.iter().zip(&gpu) {
+        if *dtype != Dtype::F32 {
+            assert_eq!(a, b, "{name}");
+            continue;
+        }
+        let floats = |bytes: &[u8]| -> Vec<f32> {
+            bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+        };
+        let (a, b) = (floats(a), floats(b));
+        assert_eq!(a.len(), b.len());
+        let size = a.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        let off = a.iter().zip(&b).fold(0.0f32, |m, (x, y)| m.max((x - y).abs()));
+        assert!(!off.is_nan() && b.iter().all(|x| x.is_finite()), "{name}");
+        worst = worst.max(off / size);
+    }
+    worst
+}
+
+fn dumped(gpu: &Gpu, model: &Path, prompts: &str, new: &str) -> (f32, Summary) {
+    let dir = Dir::new();
+    let (tokens, on_cpu, on_gpu) = (dir.join("p.json"), dir.join("cpu.st"), dir.join("gpu.st"));
+    std::fs::write(&tokens, prompts).unwrap();
+    let run = |device: &str, to: &Path| {
+        args![
+            "generate",
+            model,
+            "--tokens",
+            tokens,
+            "--max-new",
+            new,
+            "--ignore-eos",
+            "--logits",
+            to,
+            "--device",
+            device
+        ]
+    };
+    prep(run("cpu", &on_cpu)).succeeds();
+    let (ended, report) = gpu.prep(run("cuda", &on_gpu));
+    ended.succeeds();
+    (difference(&on_cpu, &on_gpu, &dir), report)
+}
+
+#[test]
+fn every_family_gives_the_logits_of_the_cpu() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    for family in std::fs::read_dir(fixture("logits")).unwrap() {
+        let family = family.unwrap().path();
+        let case: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(family.join("case.json")).unwrap()).unwrap();
+        let dir = Dir::new();
+        let model = dir.copy_of(&family, "model");
+        std::fs::remove_file(model.join("expected.safetensors")).unwrap();
+        let prompts =
+            serde_json::json!(case["prompts"].as_array().unwrap().iter().rev().take(2).collect::<Vec<_>>());
+        let prompts = prompts.to_string();
+        let (off, _) = dumped(&gpu, &model, &prompts, "4");
+        assert!(off <= 1e-4, "{}: {off}", family.display());
+    }
+}
+
+#[test]
+fn quantized_folders_run_with_every_access_checked() {
+    let Some(gpu) = Gpu::new(Checks::Accesses) else { return };
+    let dir = Dir::new();
+    let awq = |format: &str| {
+        let out = dir.join(format);
+        let fast = ["--samples", "2", "--seq-len", "32", "--rounding", "nearest", "--group-size", "64"];
+        let mut a = args!["quantize", tiny_merged(), "--out", out, "--awq", "--format", format].to_vec();
+        a.extend(fast.map(Into::into));
+        prep(a).succeeds();
+        out
+    };
+    let folders =
+        [tiny_fp8().to_path_buf(), tiny_merged().to_path_buf(), awq("compressed-tensors"), awq("autoawq")];
+    for folder in folders {
+        let (off, _) = dumped(&gpu, &folder, "[[1, 2, 3, 4, 5, 6, 7, 8, 9]]", "3");
+        assert!(off <= 1e-4, "{}: {off}", folder.display());
+    }
+}
+
+#[test]
+fn recorded_steps_write_the_text_of_the_cpu() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let hybrid = fixture("models/qwen3_5-moe/base");
+    for model in [tiny_fp8(), hybrid.as_path()] {
+        let run = |device: &str| {
+            args!["generate", model, "--prompt", "The", "--max-new", "12", "--ignore-eos", "--device", device]
+        };
+        let cpu = prep(run("cpu")).succeeds();
+        let (ended, report) = gpu.prep(run("cuda"));
+        assert_eq!(cpu.stdout, ended.succeeds().stdout);
+        // The first step is done as it comes, the second recorded; the prompt is one step.
+        assert!(report.graph_launches >= 8, "{}", report.graph_launches);
+    }
+}
+
+#[test]
+fn answers_that_run_together_are_those_of_each_alone() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let dir = Dir::new();
+    let tokens = dir.join("p.json");
+    let prompts = ["[5, 6, 7]", "[8, 9, 10, 11, 12]", "[13]"];
+    let answers = |list: &str| {
+        std::fs::write(&tokens, list).unwrap();
+        let a = args![
+            "generate",
+            tiny_fp8(),
+            "--tokens",
+            tokens,
+            "--max-new",
+            "5",
+            "--ignore-eos",
+            "--json",
+            "--device",
+            "cuda"
+        ];
+        let json = gpu.prep(a).0.succeeds().json();
+        json["answers"].as_array().unwrap().iter().map(|a| a["tokens"].clone()).collect::<Vec<_>>()
+    };
+    let together = answers(&format!("[{}]", prompts.join(",")));
+    let alone: Vec<_> = prompts.iter().flat_map(|p| answers(&format!("[{p}]"))).collect();
+    assert_eq!(together, alone);
+}
+
+#[test]
+fn suite_scores_as_on_the_cpu() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let dir = Dir::new();
+    let suite = dir.join("suite.json");
+    let text = std::fs::read_to_string(fixture("models/suite.json")).unwrap();
+    let mut all: serde_json::Value = serde_json::from_str(&text).unwrap();
+    all["cases"].as_array_mut().unwrap().truncate(1);
+    std::fs::write(&suite, all.to_string()).unwrap();
+    let run = |device: &str| {
+        args![
+            "verify",
+            tiny_fp8(),
+            "--parser",
+            "qwen3_coder",
+            "--suite",
+            suite,
+            "--json",
+            "--device",
+            device,
+            "--max-new",
+            "40"
+        ]
+    };
+    let (cpu, (ended, _)) = (prep(run("cpu")), gpu.prep(run("cuda")));
+    assert_eq!(cpu.code, ended.code);
+    assert_eq!(cpu.json()["score"], ended.json()["score"]);
+}
+
+#[test]
+fn fp8_by_the_gpu_has_the_bytes_of_the_cpu() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let dir = Dir::new();
+    let models = [tiny_merged().to_path_buf(), fixture("models/qwen3_5-moe/base")];
+    for (n, model) in models.iter().enumerate() {
+        for scheme in ["block", "channel", "tensor"] {
+            let made = |device: &str| {
+                let out = dir.join(&format!("{n}-{scheme}-{device}"));
+                let a =
+                    args!["quantize", model, "--out", out, "--fp8", "--scheme", scheme, "--device", device];
+                (a, out)
+            };
+            let ((on_cpu, cpu), (on_gpu, by_gpu)) = (made("cpu"), made("cuda"));
+            prep(on_cpu).succeeds();
+            let (ended, report) = gpu.prep(on_gpu);
+            ended.succeeds();
+            assert!(
+                report.launches.iter().any(|(k, _)| k.starts_with("fp8_quantize")),
+                "{:?}",
+                report.launches
+            );
+            assert!(files(&cpu) == files(&by_gpu), "{scheme}");
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused_by_name() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "model");
+    std::fs::remove_file(model.join("SHA256SUMS")).unwrap();
+    let file = model.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let n = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header = Header::parse(&bytes[8..8 + n], (bytes.len() - 8 - n) as u64, "model").unwrap();
+    let weight =
+        header.tensors.iter().find(|t| t.spec.name.ends_with("layers.1.self_attn.o_proj.weight")).unwrap();
+    // NaN in bf16.
+    let at = 8 + n + weight.begin as usize + 2 * 70;
+    bytes[at..at + 2].copy_from_slice(&[0xc0, 0x7f]);
+    std::fs::write(&file, bytes).unwrap();
+    let run = |device: &str| {
+        let out = dir.join(device);
+        args!["quantize", model, "--out", out, "--fp8", "--scheme", "channel", "--device", device]
+    };
+    let (cpu, (ended, _)) = (prep(run("cpu")), gpu.prep(run("cuda")));
+    assert_eq!((cpu.code, ended.code), (3, 3));
+    let error = |ended: &Ended| {
+        ended.stderr.lines().filter(|l| !l.contains("writing")).collect::<Vec<_>>().join("\n")
+    };
+    assert!(error(&cpu).contains("NaN or infinity"), "{}", cpu.stderr);
+    assert_eq!(error(&cpu), error(&ended));
+}
+
+#[test]
+fn missing_gpu_is_said_where_one_was_asked_for() {
+    let run =
+        |device: &str| args!["generate", tiny_fp8(), "--prompt", "The", "--max-new", "1", "--device", device];
+    if runner::cuda::gpus().is_ok() {
+        return eprintln!("skipped: this machine has a GPU");
+    }
+    prep(run("cuda")).exits(6).says("--device cpu");
+    prep(run("auto")).succeeds();
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let none = ended(gpu.command(run("cuda")).env("PREP_STANDIN_DEVICES", "0").output().unwrap());
+    none.exits(6).says("no GPU was found");
+    let old = ended(gpu.command(run("cuda")).env("PREP_STANDIN_VERSION", "11080").output().unwrap());
+    old.exits(6).says("too old");
+}
+
+#[test]
+fn model_that_does_not_fit_is_refused_before_it_is_loaded() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let run = |device: &str| {
+        let a = args!["generate", tiny_fp8(), "--prompt", "The", "--max-new", "3", "--device", device];
+        ended(gpu.command(a).env("PREP_STANDIN_MEMORY", "100000000").output().unwrap())
+    };
+    run("cuda").exits(6).says("does not fit the GPU's memory").says("0.09 GiB free");
+    let auto = run("auto").succeeds().says("running on the CPU instead");
+    let cpu = prep(args!["generate", tiny_fp8(), "--prompt", "The", "--max-new", "3", "--device", "cpu"]);
+    assert_eq!(auto.stdout, cpu.stdout);
+}
+
+#[test]
+fn memory_that_runs_out_halves_what_runs_at_once_and_no_more() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    // From the call of this number on so many fail: the first is asked once more after free memory was given back.
+    let run = |from: usize, count: usize| {
+        let a = args!["generate", tiny_fp8(), "--prompt", "The", "--max-new", "4", "--device", "cuda"];
+        let mut command = gpu.command(a);
+        command.env("PREP_STANDIN_FAIL", format!("cuMemAlloc:{from}"));
+        let done = ended(command.env("PREP_STANDIN_FAIL_COUNT", count.to_string()).output().unwrap());
+        assert!(Report::read(&gpu.report_file()).faults.is_empty());
+        done
+    };
+    let whole = run(1, 0).succeeds().stdout;
+    let mut halved = None;
+    for from in (1..200).step_by(23) {
+        let done = run(from, 2);
+        assert!([0, 6].contains(&done.code), "{from}: {}\n{}", done.code, done.stderr);
+        if done.code == 6 {
+            // While it was loaded.
+            assert!(done.stderr.contains("the GPU's memory is used up"), "{}", done.stderr);
+            continue;
+        }
+        assert!(done.stdout.ends_with(&whole), "{from}: {} {whole}", done.stdout);
+        if done.stderr.contains("half as much at once") {
+            halved = Some(from);
+        }
+    }
+    // With nothing left for ever it ends.
+    run(halved.unwrap(), 1_000_000).exits(6).says("the GPU's memory is used up");
+}
