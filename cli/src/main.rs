@@ -8,6 +8,7 @@ mod download;
 mod endpoint;
 mod output;
 mod recipe;
+mod retry_after;
 
 use std::process::ExitCode;
 

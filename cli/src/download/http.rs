@@ -14,11 +14,12 @@ use verify::{Class, Error, Result};
 
 use super::digest::Expected;
 use super::environment::{Environment, token_variable};
-use super::failure::{Answer, Asked, Failure, retry_after};
+use super::failure::{Answer, Asked, Failure};
 use super::limits::Limits;
 use super::source::strange;
 use crate::args::Hub;
 use crate::console::{Console, seconds};
+use crate::retry_after::retry_after;
 
 /// Longest listing page that is read.
 const MAX_PAGE: usize = 64 << 20;
