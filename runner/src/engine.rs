@@ -176,7 +176,7 @@ pub fn complete<B: Backend>(
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Completion>> {
     requests.iter().enumerate().try_for_each(|(n, r)| check(n, r, model.context()))?;
-    progress.begin("prompts", requests.len() as u64);
+    progress.begin_steps("prompts", requests.len() as u64);
     let mut done: Vec<Option<Completion>> = requests.iter().map(|_| None).collect();
     let mut batch = Batch::new(model, sampling, memory, requests);
     while !batch.is_done() {
