@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::Parts;
+use super::{Parts, Rewriting};
 
 /// `prep quantize`.
 #[derive(Debug, ClapArgs)]
@@ -55,6 +55,8 @@ pub struct Quantize {
     /// Print the plan and stop
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub rewriting: Rewriting,
 }
 
 /// Options of `--awq`.

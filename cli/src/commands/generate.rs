@@ -10,12 +10,14 @@ use verify::generate::Finish;
 use verify::template::Renderer;
 use verify::{Error, Result, Shown};
 
+use super::folder_of;
 use super::template::conversation;
 use crate::args::{Generate, Global};
 use crate::console::Console;
 use crate::output::Output;
 
 pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
+    folder_of(&args.model)?;
     let console = Console::new(global.quiet, global.verbose);
     let options = Options { threads: Some(global.threads()) };
     let stop = || if args.ignore_eos { Stop::Never } else { Stop::Model };
