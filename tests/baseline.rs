@@ -174,7 +174,51 @@ fn what_cannot_be_compared_is_told_before_anything_runs() {
     for wrong in ["-1", "nan", "much"] {
         verify(&["--baseline", base, &format!("--max-kl={wrong}")]).exits(2).says("0 or more");
     }
-    verify(&["--baseline", "/nowhere"]).exits(3).says("the baseline /nowhere is not a folder");
+    verify(&["--baseline", "/nowhere"]).exits(3).says("the baseline: /nowhere is not a folder");
     let e = verify(&["--baseline", base, "--text", "/nowhere.txt"]).exits(3);
     assert!(!e.stdout.contains("structure"), "{}", e.stdout);
+}
+
+#[test]
+fn a_recipe_compares_and_draws_as_the_command_does() {
+    let dir = Dir::new();
+    let out = dir.join("OUT");
+    let recipe = crate::support::repository().join("recipes/tiny.toml");
+    let run = |more: &[&str]| {
+        let mut args = args!["run", recipe, "--out", out, "--json"].to_vec();
+        args.extend(more.iter().flat_map(|m| args!["--set", m]));
+        prep(args)
+    };
+    let baseline = format!("verify.baseline={}", tiny_merged().display());
+    let drawn = ["verify.temperature=0.3", "verify.top_p=0.9", "verify.seed=3", "verify.repeat=2"];
+    let json =
+        run(&[&[baseline.as_str(), "verify.max_score_drop=72", "verify.min_score=0"], &drawn[..]].concat());
+    let verified = json.succeeds().json()["verification"].take();
+    let mut args =
+        args!["verify", out, "--parser", "qwen3_coder", "--baseline", tiny_merged(), "--json"].to_vec();
+    args.extend(args!["--max-score-drop", "72", "--temperature", "0.3", "--top-p", "0.9", "--seed", "3"]);
+    args.extend(args!["--repeat", "2"]);
+    let alone = prep(args).succeeds().json();
+    for key in ["score", "settings", "baseline", "stability", "cases"] {
+        assert!(!alone[key].is_null(), "{key}");
+        assert_eq!(verified[key], alone[key], "{key}");
+    }
+    // What the command refuses, the recipe refuses too, before it writes anything.
+    let other = dir.join("OTHER");
+    let refused = |set: &str, says: &str| {
+        let args = args!["run", recipe, "--out", other, "--set", set];
+        prep(args).exits(2).says(says);
+        assert!(!other.exists(), "{set}");
+    };
+    refused("verify.max_kl=0.1", "without a baseline");
+    refused("verify.text=x.txt", "without a baseline");
+    refused("verify.repeat=2", "--temperature");
+    refused("verify.repeat=0", "1 to 1000");
+    refused("verify.top_p=7", "top_p");
+    prep(args!["run", recipe, "--out", other, "--set", "verify.baseline=/nowhere"])
+        .exits(3)
+        .says("the baseline");
+    let both = args!["run", recipe, "--out", other, "--set", baseline, "--set", "verify.max_kl=-1"];
+    prep(both).exits(2).says("0 or more");
+    assert!(!other.exists());
 }

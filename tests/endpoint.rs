@@ -371,6 +371,14 @@ fn a_busy_server_is_waited_for() {
 fn a_wait_that_is_too_long_is_not_begun() {
     let long = |_: &Request| Fault::Status(503, "Retry-After: 86400\r\n", "{}");
     verify(&Server::start(good().failing(long)), &[]).exits(4).says("86400 s");
+    // A date says the same; one that has passed is no wait at all.
+    let never = |_: &Request| Fault::Status(503, "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT\r\n", "{}");
+    verify(&Server::start(good().failing(never)), &[]).exits(4).says("asks to wait");
+    let passed = |r: &Request| match (r.id.as_str(), r.before) {
+        ("basic-01", 0..3) => Fault::Status(503, "Retry-After: Sun, 06 Nov 1994 08:49:37 GMT\r\n", "{}"),
+        _ => Fault::None,
+    };
+    verify(&Server::start(good().failing(passed)), &["--no-stream"]).succeeds().says("PASSED: 72/72");
 }
 
 #[test]

@@ -49,6 +49,22 @@ fn every_command_has_two_examples_whose_options_exist() {
 }
 
 #[test]
+fn options_are_offered_where_they_do_something() {
+    let offering = |flag: &str| -> Vec<&str> {
+        let offers = |command: &&str| {
+            let help = prep(command.split(' ').chain(["--help"])).succeeds().stdout;
+            help.lines().any(|l| l.trim().split([' ', ',']).any(|w| w == flag))
+        };
+        COMMANDS.into_iter().filter(offers).collect()
+    };
+    assert_eq!(offering("--force"), ["run", "download", "merge-lora", "quantize", "checksum"]);
+    assert_eq!(offering("--hash-inputs"), ["run", "merge-lora", "quantize", "assemble"]);
+    assert_eq!(offering("--lock-wait"), ["run", "download", "merge-lora", "quantize", "assemble"]);
+    assert_eq!(offering("--json").len(), COMMANDS.len());
+    prep(["inspect", "x", "--force"]).exits(2);
+}
+
+#[test]
 fn wrong_usage_exits_2_and_json_says_so() {
     prep(["frobnicate"]).exits(2);
     prep(["checksum"]).exits(2).says("MODEL");

@@ -231,3 +231,42 @@ fn a_weight_that_is_no_number_is_named_before_it_is_calibrated() {
         .exits(3)
         .says("model.layers.1.self_attn.q_proj");
 }
+
+#[test]
+fn a_folder_that_may_not_be_read_is_not_told_as_empty() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "MODEL");
+    let set = |mode| std::fs::set_permissions(&model, std::fs::Permissions::from_mode(mode)).unwrap();
+    set(0o000);
+    // Root reads everything: nothing to be seen then.
+    if std::fs::read_dir(&model).is_err() {
+        for command in [&["inspect"][..], &["template", "show"], &["checksum", "--check"], &["serve-command"]]
+        {
+            let args = command.iter().map(std::ffi::OsString::from).chain([model.clone().into()]);
+            prep(args).exits(5).says("Permission denied");
+        }
+    }
+    set(0o755);
+}
+
+#[test]
+fn keys_of_the_wrong_kind_say_what_to_do() {
+    let dir = Dir::new();
+    for (n, (file, key, value)) in [
+        ("tokenizer_config.json", "chat_template", "{}"),
+        ("config.json", "model_type", "7"),
+        ("config.json", "num_hidden_layers", "-1"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let model = dir.copy_of(tiny_merged(), &format!("m{n}"));
+        let path = model.join(file);
+        let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        json[*key] = serde_json::from_str(value).unwrap();
+        std::fs::write(&path, json.to_string()).unwrap();
+        let ended = prep(args!["serve-command", model, "--json"]).exits(3);
+        assert!(ended.json()["hint"].is_string(), "{key}: {}", ended.stdout);
+    }
+}

@@ -282,3 +282,76 @@ fn no_output_holds_colour_when_it_is_no_terminal() {
     assert!(!both(prep(args!["inspect", tiny_fp8()])).contains('\u{1b}'));
     assert!(!both(prep(["inspect"])).contains('\u{1b}'));
 }
+
+#[test]
+fn both_commands_reckon_with_the_same_context_and_say_it() {
+    let dir = Dir::new();
+    let folder = stand_in::qwen3_6_35b_a3b().write(&dir.join("Qwen3.6-35B-A3B"));
+    prep(args!["inspect", folder])
+        .succeeds()
+        .says("memory for 8 conversations of 32768 tokens")
+        .says("else --context, up to 262144, and --concurrency");
+    let json = prep(args!["inspect", folder, "--vram", "2 x", "--json"]).exits(2).json();
+    assert_eq!(json["code"], 2);
+    for vram in [&[][..], &["--vram", "B200"]] {
+        let line = prep(args!["serve-command", folder].iter().cloned().chain(vram.iter().map(|v| v.into())));
+        line.succeeds().says("--max-model-len 32768").says("--context asks for up to 262144");
+    }
+    // A context that the model does not go beyond is the server's own default.
+    let tiny = prep(args!["serve-command", tiny_fp8()]).succeeds();
+    assert!(!tiny.stdout.contains("--max-model-len"), "{}", tiny.stdout);
+    // As much as fits, where that is less; both say the same number.
+    let json = prep(args!["inspect", folder, "--vram", "81559MiB", "--concurrency", "48", "--json"]);
+    let fit = json.succeeds().json()["needs"]["rows"][0]["verdict"].take();
+    let context = fit["context"].as_u64().unwrap_or_else(|| panic!("{fit}"));
+    prep(args!["serve-command", folder, "--vram", "81559 MiB", "--concurrency", "48"])
+        .succeeds()
+        .says(&format!("--max-model-len {context}"))
+        .says("for 48 conversations at once (of 32768)");
+}
+
+#[test]
+fn hints_about_a_folder_name_it() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "my model");
+    std::fs::remove_file(model.join("chat_template.jinja")).unwrap();
+    let path = model.to_str().unwrap();
+    let hint = format!("prep template embed '{path}'");
+    prep(args!["inspect", model]).succeeds().says(&hint);
+    prep(args!["template", "check", model]).exits(1).says(&hint);
+    prep(args!["template", "show", model]).exits(3).says(&hint);
+    prep(args!["verify", model, "--parser", "qwen3_coder"]).exits(1).says(&hint);
+    let quantize = args!["quantize", model, "--out", dir.join("out"), "--awq"];
+    let data = dir.join("chat.jsonl");
+    std::fs::write(&data, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n").unwrap();
+    prep([&quantize[..], &args!["--calibration", data]].concat()).exits(3).says(&hint);
+    let large = stand_in::qwen3_32b().write(&dir.join("large"));
+    let hint = format!("prep inspect {} --vram", large.display());
+    prep(args!["serve-command", large, "--vram", "12GB"]).exits(1).says(&hint);
+}
+
+#[test]
+fn a_template_of_the_command_line_is_found_from_anywhere_or_refused() {
+    let dir = Dir::new();
+    std::fs::write(dir.join("t.jinja"), "x").unwrap();
+    let serve = |form: &str| {
+        let mut command = command(args!["serve-command", tiny_fp8(), "--template", "t.jinja", "--as", form]);
+        command.current_dir(dir.join("."));
+        crate::support::ended(command.output().unwrap())
+    };
+    for form in ["line", "systemd"] {
+        let text = serve(form).succeeds().stdout;
+        assert!(text.contains("--chat-template /"), "{text}");
+    }
+    for form in ["compose", "k8s"] {
+        serve(form).exits(2).says("a container does not see").says("prep template embed");
+    }
+}
+
+#[test]
+fn doctor_says_which_device_is_used() {
+    let json = prep(["doctor", "--json"]).json();
+    let gpu = json["facts"]["gpu"].as_array().unwrap();
+    let used: Vec<_> = gpu.iter().filter(|f| f["name"] == "prep uses").collect();
+    assert_eq!(used.len(), 1, "{gpu:?}");
+}

@@ -36,9 +36,35 @@ pub struct Console {
 
 struct Plain {
     what: String,
+    unit: Unit,
     total: u64,
     began: Instant,
     told: Instant,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq)]
+enum Unit {
+    Bytes,
+    /// Things that the phase is called after, such as prompts.
+    Steps,
+}
+
+impl Unit {
+    /// How a bar shows it.
+    fn style(self) -> &'static str {
+        match self {
+            Unit::Bytes => "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} ETA {eta}",
+            Unit::Steps => "{msg} [{bar:32}] {pos}/{len} ETA {eta}",
+        }
+    }
+
+    fn shown(self, n: u64) -> String {
+        match self {
+            Unit::Bytes => size(n),
+            Unit::Steps => n.to_string(),
+        }
+    }
 }
 
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -48,14 +74,12 @@ impl Console {
     pub fn new(quiet: bool, verbose: bool) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
-            let style = "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} ETA {eta}";
-            bar.set_style(
-                ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
-            );
+            bar.set_style(style(Unit::Bytes));
             bar
         });
         let now = Instant::now();
-        let plain = Mutex::new(Plain { what: String::new(), total: 0, began: now, told: now });
+        let plain =
+            Mutex::new(Plain { what: String::new(), unit: Unit::Bytes, total: 0, began: now, told: now });
         Console { quiet, verbose, bar, plain, done: AtomicU64::new(0) }
     }
 
@@ -80,6 +104,19 @@ impl Console {
         }
     }
 
+    fn phase(&self, what: &str, total: u64, unit: Unit) {
+        self.done.store(0, Ordering::Relaxed);
+        if let Some(bar) = &self.bar {
+            bar.reset();
+            bar.set_style(style(unit));
+            bar.set_length(total);
+            bar.set_message(what.to_string());
+        }
+        let mut plain = self.plain.lock().unwrap_or_else(|p| p.into_inner());
+        let now = Instant::now();
+        *plain = Plain { what: what.to_string(), unit, total, began: now, told: now };
+    }
+
     fn write(&self, text: &str) {
         // Nobody reads stderr: nothing to be done about it.
         let _ = writeln!(std::io::stderr(), "{text}");
@@ -88,15 +125,11 @@ impl Console {
 
 impl Progress for Console {
     fn begin(&self, what: &str, total: u64) {
-        self.done.store(0, Ordering::Relaxed);
-        if let Some(bar) = &self.bar {
-            bar.reset();
-            bar.set_length(total);
-            bar.set_message(what.to_string());
-        }
-        let mut plain = self.plain.lock().unwrap_or_else(|p| p.into_inner());
-        let now = Instant::now();
-        *plain = Plain { what: what.to_string(), total, began: now, told: now };
+        self.phase(what, total, Unit::Bytes);
+    }
+
+    fn begin_steps(&self, what: &str, total: u64) {
+        self.phase(what, total, Unit::Steps);
     }
 
     fn advance(&self, n: u64) {
@@ -113,16 +146,7 @@ impl Progress for Console {
             return;
         }
         plain.told = Instant::now();
-        let rate = done as f64 / plain.began.elapsed().as_secs_f64().max(1e-9);
-        let left = plain.total.saturating_sub(done) as f64 / rate.max(1.0);
-        let text = format!(
-            "{}: {} of {} ({}/s, {} left)",
-            plain.what,
-            size(done),
-            size(plain.total),
-            size(rate as u64),
-            seconds(left)
-        );
+        let text = plain.told_of(done);
         drop(plain);
         self.line(&text);
     }
@@ -140,6 +164,28 @@ impl Progress for Console {
     fn stopped(&self) -> bool {
         STOP.load(Ordering::SeqCst)
     }
+}
+
+impl Plain {
+    fn told_of(&self, done: u64) -> String {
+        let rate = done as f64 / self.began.elapsed().as_secs_f64().max(1e-9);
+        let left = seconds(self.total.saturating_sub(done) as f64 / rate.max(1e-9));
+        let shown = |n| self.unit.shown(n);
+        match self.unit {
+            Unit::Bytes => format!(
+                "{}: {} of {} ({}/s, {left} left)",
+                self.what,
+                shown(done),
+                shown(self.total),
+                shown(rate as u64)
+            ),
+            Unit::Steps => format!("{}: {} of {} ({left} left)", self.what, shown(done), shown(self.total)),
+        }
+    }
+}
+
+fn style(unit: Unit) -> ProgressStyle {
+    ProgressStyle::with_template(unit.style()).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// Bytes for people: `7.15 MiB`.
@@ -181,6 +227,16 @@ pub fn seconds(s: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prompts_are_told_as_prompts_and_bytes_as_bytes() {
+        let console = Console::new(true, false);
+        let told = |done| console.plain.lock().unwrap().told_of(done);
+        console.begin_steps("prompts", 24);
+        assert!(told(3).starts_with("prompts: 3 of 24 ("), "{}", told(3));
+        console.begin("hashing", 2 << 20);
+        assert!(told(1 << 20).starts_with("hashing: 1.00 MiB of 2.00 MiB ("), "{}", told(1 << 20));
+    }
 
     #[test]
     fn sizes_are_short() {

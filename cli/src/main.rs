@@ -9,6 +9,7 @@ mod endpoint;
 mod machine;
 mod output;
 mod recipe;
+mod retry_after;
 
 use std::process::ExitCode;
 

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use verify::checkpoint::json;
 use verify::{Error, Result, Shown};
 
+use crate::args::{Sampling, divergence};
 use crate::download::Request;
 
 /// A parsed recipe.
@@ -149,6 +150,67 @@ pub struct Verify {
     /// Reports to write: `.html`, `.json` or `.xml`.
     #[serde(default)]
     pub report: Vec<PathBuf>,
+    /// Template arguments for all cases.
+    pub kwargs: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The model to compare with.
+    pub baseline: Option<Model>,
+    /// Plain text to compare the predictions over.
+    pub text: Option<PathBuf>,
+    /// Fail where the score falls further below the baseline's.
+    pub max_score_drop: Option<u32>,
+    /// Fail where the mean KL divergence from the baseline is higher, in nats.
+    pub max_kl: Option<f64>,
+    /// Run the suite so often.
+    pub repeat: Option<u32>,
+    /// 0 takes the likeliest token.
+    pub temperature: Option<f32>,
+    /// Draw from so many of the likeliest tokens.
+    pub top_k: Option<u32>,
+    /// Draw from the likeliest tokens that hold this share.
+    pub top_p: Option<f32>,
+    /// Same seed, same answers.
+    pub seed: Option<u64>,
+}
+
+impl Verify {
+    /// Refuses what the command line refuses too.
+    ///
+    /// # Errors
+    /// Exit 2 for limits without a baseline, and for a limit that is none.
+    pub fn check(&self) -> Result<()> {
+        let limits = [
+            ("text", self.text.is_some()),
+            ("max_score_drop", self.max_score_drop.is_some()),
+            ("max_kl", self.max_kl.is_some()),
+        ];
+        if let Some((key, _)) = limits.iter().find(|(_, given)| *given && self.baseline.is_none()) {
+            return Err(Error::usage(format!("`verify.{key}` means nothing without a baseline"))
+                .hint("add verify.baseline = \"DIR\", or leave the key out"));
+        }
+        let limit = self.max_kl.map(|kl| divergence(&kl.to_string())).transpose();
+        limit.map(drop).map_err(|expected| Error::usage("`verify.max_kl` is no limit").expected(expected))
+    }
+
+    /// How tokens are drawn, as the command line would have it.
+    ///
+    /// # Errors
+    /// Exit 2 for a number of runs that the command line refuses too.
+    pub fn sampling(&self) -> Result<Sampling> {
+        let default = Sampling::default();
+        let repeat = self.repeat.unwrap_or(default.repeat);
+        if !(1..=1000).contains(&repeat) {
+            return Err(Error::usage("`verify.repeat` is no number of runs")
+                .found(repeat.to_string())
+                .expected("1 to 1000"));
+        }
+        Ok(Sampling {
+            repeat,
+            temperature: self.temperature.unwrap_or(default.temperature),
+            top_k: self.top_k.unwrap_or(default.top_k),
+            top_p: self.top_p.unwrap_or(default.top_p),
+            seed: self.seed.unwrap_or(default.seed),
+        })
+    }
 }
 
 fn max_new() -> usize {
@@ -187,7 +249,10 @@ impl Recipe {
         self.adapter.iter_mut().for_each(|a| a.path.resolve(dir));
         self.template.from.iter_mut().for_each(at);
         self.quantize.iter_mut().flat_map(|q| &mut q.calibration).for_each(at);
-        self.verify.iter_mut().for_each(|v| v.suite.iter_mut().chain(&mut v.report).for_each(at));
+        if let Some(v) = &mut self.verify {
+            v.suite.iter_mut().chain(&mut v.report).chain(&mut v.text).for_each(at);
+            v.baseline.iter_mut().for_each(|b| b.resolve(dir));
+        }
     }
 }
 

@@ -86,7 +86,7 @@ pub fn compare<A: Backend, B: Backend>(
         work.extend(ids.chunks(window).map(|w| Work { tokens: w.to_vec(), kind: Kind::Text }));
     }
     let mut pair = Pair::new(baseline.model(), model.model());
-    progress.begin("tokens compared", work.iter().map(|w| w.tokens.len() as u64).sum());
+    progress.begin_steps("tokens compared", work.iter().map(|w| w.tokens.len() as u64).sum());
     work.iter().try_for_each(|work| pair.feed(work, progress))?;
     let length = text.flatten().map_or(0, |ids| ids.len());
     Ok(Compared::Numbers(pair.predictions(length, window)))

@@ -68,7 +68,7 @@ pub fn dump_to_file<B: Backend>(
     path: &Path,
     progress: &dyn Progress,
 ) -> Result<Vec<Dumped>> {
-    progress.begin("prompts", prompts.len() as u64);
+    progress.begin_steps("prompts", prompts.len() as u64);
     let mut dumped = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         progress.check()?;

@@ -176,7 +176,7 @@ pub fn complete<B: Backend>(
     tell: &mut Tell<'_>,
 ) -> Result<Vec<Completion>> {
     requests.iter().enumerate().try_for_each(|(n, r)| check(n, r, model.context()))?;
-    progress.begin("prompts", requests.len() as u64);
+    progress.begin_steps("prompts", requests.len() as u64);
     let mut work = Work { done: requests.iter().map(|_| None).collect(), told: vec![0; requests.len()] };
     match work.go_on(model, (sampling, memory), requests, progress, tell) {
         // What else runs on the machine may have taken what was free: half as many at once, and that is all.

@@ -89,6 +89,7 @@ fn recipe_takes_its_inputs_from_a_hub_and_ends_in_the_same_bytes() {
     };
     std::fs::write(&recipe, text(&format!("hf:{REPO}@{COMMIT}"))).unwrap();
     go(&args!["--out", out, "--dry-run"]).succeeds().says("nothing was fetched").says("model.safetensors");
+    crate::schemas::valid("plan", &go(&args!["--out", out, "--dry-run", "--json"]).succeeds().json());
     assert!(hub.fetches() == 0 && !out.exists());
     go(&args!["--out", out]).succeeds();
     assert!(files(&out) == files(crate::support::tiny_fp8()));

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{assert_whole, at, base, download, into, run, tiny};
 use crate::args;
+use crate::schemas::valid;
 use crate::support::hub::{COMMIT, Fault, Hub, REPO};
 use crate::support::{Dir, ended, files, fixture};
 
@@ -15,7 +16,11 @@ fn model_arrives_whole_with_sums_and_a_report_that_names_the_commit() {
     let (hub, _dir, out) = tiny();
     hub.put("pytorch_model.bin", vec![1]);
     hub.put("modeling_x.py", vec![1]);
+    let plan = run(download(&hub, args!["--out", out, "--dry-run", "--json"])).succeeds().json();
+    valid("download", &plan);
+    hub.forget();
     let json = run(download(&hub, args!["--out", out, "--json"])).succeeds().json();
+    valid("download", &json);
     assert_eq!((json["commit"].as_str(), json["checked"].as_str()), (Some(COMMIT), Some("checkpoint")));
     assert_whole(&out);
     let report = std::fs::read_to_string(out.join("prep-report.json")).unwrap();

@@ -3,6 +3,7 @@
 mod cache;
 mod folder;
 mod hub;
+mod inspect;
 mod measure;
 mod network;
 

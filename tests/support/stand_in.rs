@@ -388,6 +388,7 @@ impl StandIn {
             config: Config::parse(self.config.to_string(), Path::new("config.json")).unwrap(),
             tensors: TensorIndex::new(names, metas).unwrap(),
             files: Vec::new(),
+            templates: Vec::new(),
             left_out: Vec::new(),
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::names::Shown;
+use crate::names::{Shown, naming_folder};
 
 /// Result with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -116,6 +116,12 @@ impl Error {
     /// One thing to do about it.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// The same error, about the folder `dir`: its hint names it.
+    pub fn about(mut self, dir: &Path) -> Self {
+        self.0.hint = self.0.hint.map(|hint| naming_folder(&hint, dir));
         self
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::Digest as _;
 
 use crate::error::{Error, Result};
+use crate::serving::quote::shell;
 
 /// A plain file name: no separators, no `..`, no control characters, at most 255 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -83,6 +84,25 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+/// Advice with the path of the folder where it says `MODEL` for want of it, as a shell takes it.
+pub fn naming_folder(advice: &str, dir: &Path) -> String {
+    let path = shell(&Shown::path(dir));
+    let mut parts = advice.split("MODEL");
+    let mut text = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        let part_of_word = text.ends_with(char::is_alphanumeric) || part.starts_with(char::is_alphanumeric);
+        text += if part_of_word { "MODEL" } else { &path };
+        text += part;
+    }
+    text
+}
+
+/// What the model in `dir` is called: the folder's own name, however the path to it is written.
+pub fn folder_name(dir: &Path) -> String {
+    let real = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+    real.file_name().map_or("model".into(), |name| name.to_string_lossy().into_owned())
+}
+
 /// A sha256 digest; prints as 64 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest(pub [u8; 32]);
@@ -144,6 +164,28 @@ mod tests {
             assert!(FileName::parse(bad).is_err(), "{bad:?}");
         }
         assert!(FileName::parse("model-00001-of-00002.safetensors").is_ok());
+    }
+
+    #[test]
+    fn advice_names_the_folder_that_it_is_about() {
+        let named = |text| naming_folder(text, Path::new("out/a b"));
+        assert_eq!(
+            named("`prep template embed MODEL --from MODEL/x`, MODEL"),
+            "`prep template embed 'out/a b' --from 'out/a b'/x`, 'out/a b'"
+        );
+        assert_eq!(named("MODELSCOPE_DOMAIN, no path"), "MODELSCOPE_DOMAIN, no path");
+    }
+
+    #[test]
+    fn a_folder_has_one_name_however_its_path_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let model = dir.path().join("MODEL");
+        std::fs::create_dir(&model).unwrap();
+        for path in [model.clone(), model.join("."), model.join("../MODEL")] {
+            assert_eq!(folder_name(&path), "MODEL");
+        }
+        assert_eq!(folder_name(Path::new("/")), "model");
+        assert_eq!(folder_name(Path::new("not/there")), "there");
     }
 
     #[test]

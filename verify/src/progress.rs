@@ -4,8 +4,12 @@ use crate::error::{Class, Error, Result};
 
 /// Receives the progress of long work; all methods may be called from any thread.
 pub trait Progress: Sync {
-    /// A new phase begins, with `total` bytes (or steps) to go.
+    /// A new phase begins, with `total` bytes to go.
     fn begin(&self, what: &str, total: u64);
+    /// A new phase begins, with `total` of what `what` names to go, such as prompts.
+    fn begin_steps(&self, what: &str, total: u64) {
+        self.begin(what, total);
+    }
     /// `n` more bytes (or steps) are done.
     fn advance(&self, n: u64);
     /// One line worth telling, such as a finished shard.

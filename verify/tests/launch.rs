@@ -41,6 +41,7 @@ fn wish(engine: Engine) -> Wish {
     Wish {
         engine,
         model: "/models/a b".into(),
+        revision: None,
         served_name: "Qwen3.6 \"35B\" $x 100%".into(),
         vram: None,
         gpus: 1,
@@ -69,6 +70,7 @@ fn wishes(engine: Engine) -> Vec<Wish> {
         Wish { vram: vram("H200"), gpus: 2, context: Some(8192), concurrency: Some(16), ..wish(engine) },
         Wish { vram: vram("T4"), gpus: 16, contained: true, port: Some(9000), ..wish(engine) },
         Wish { template: Some(PathBuf::from("t.jinja")), gpus: 4, ..wish(engine) },
+        Wish { revision: Some("0".repeat(40)), ..wish(engine) },
     ]
 }
 
@@ -119,6 +121,7 @@ fn every_flag_is_one_that_the_server_has() {
     }
     for flag in [
         "--served-model-name",
+        "--revision",
         "--host",
         "--port",
         "--tensor-parallel-size",
@@ -151,7 +154,10 @@ fn a_line_holds_nothing_that_the_folder_does_not_need() {
     let model = plain(&stand_in::qwen3_coder_30b_a3b());
     let vllm = launch(&model, &wish(Engine::Vllm));
     let names: Vec<_> = vllm.flags.iter().map(|f| f.name).collect();
-    assert_eq!(names, ["--served-model-name", "--enable-auto-tool-choice", "--tool-call-parser"]);
+    let context = ["--max-model-len"];
+    let tools = ["--enable-auto-tool-choice", "--tool-call-parser"];
+    assert_eq!(names, [&["--served-model-name"], &context[..], &tools[..]].concat());
+    assert_eq!(value(&vllm, "--max-model-len"), Some("32768"));
     assert_eq!(value(&vllm, "--tool-call-parser"), Some("qwen3_coder"));
     assert!(vllm.notes.is_empty(), "{:?}", vllm.notes);
 }
@@ -184,7 +190,8 @@ fn context_follows_the_wish_the_model_and_the_card() {
             &Wish { vram, context, concurrency, ..wish(Engine::Vllm) },
         )
     };
-    assert_eq!(value(&on("H200", None, None).unwrap(), "--max-model-len"), None, "the model's own fits");
+    assert_eq!(value(&on("H200", None, None).unwrap(), "--max-model-len"), Some("32768"), "of 40960");
+    assert_eq!(value(&on("H200", Some(40_960), None).unwrap(), "--max-model-len"), Some("40960"));
     assert_eq!(value(&on("H200", Some(8192), None).unwrap(), "--max-model-len"), Some("8192"));
     let squeezed = on("H100", Some(40_960), Some(16)).unwrap();
     let len: u64 = value(&squeezed, "--max-model-len").unwrap().parse().unwrap();
@@ -240,6 +247,17 @@ fn yaml(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
 
+/// The words of a container's command, as compose and Kubernetes pass them on: a `$` that is not doubled would begin
+/// the name of a variable.
+fn words(list: &Value) -> Vec<String> {
+    let word = |w: &Value| {
+        let text = w.as_str().unwrap();
+        assert!(!text.replace("$$", "").contains('$'), "{text}");
+        text.replace("$$", "$")
+    };
+    list.as_array().unwrap().iter().map(word).collect()
+}
+
 #[test]
 fn compose_files_hold_the_words_the_probe_and_the_first_request() {
     let model = plain(&stand_in::qwen3_32b());
@@ -248,10 +266,7 @@ fn compose_files_hold_the_words_the_probe_and_the_first_request() {
         let launch = launch(&model, &wish);
         let file = yaml(&compose(&launch, "/srv/a b")).remove(0);
         let server = &file["services"]["server"];
-        let list = |v: &Value| {
-            v.as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_string()).collect::<Vec<_>>()
-        };
-        let words = [list(&server["entrypoint"]), list(&server["command"])].concat();
+        let words = [words(&server["entrypoint"]), words(&server["command"])].concat();
         assert_eq!(words, launch.words());
         assert_eq!(server["image"], engine.image());
         let volume = &server["volumes"][0];
@@ -274,9 +289,8 @@ fn manifests_hold_the_words_the_probes_and_the_first_request() {
         let [deployment, service]: [Value; 2] = yaml(&kubernetes(&launch)).try_into().unwrap();
         let pod = &deployment["spec"]["template"];
         let container = &pod["spec"]["containers"][0];
-        let list = |v: &Value| v.as_array().unwrap().clone();
-        let words = [list(&container["command"]), list(&container["args"])].concat();
-        assert_eq!(words, launch.words().into_iter().map(Value::from).collect::<Vec<_>>());
+        let words = [words(&container["command"]), words(&container["args"])].concat();
+        assert_eq!(words, launch.words());
         assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], 4);
         assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/health");
         assert!(container["lifecycle"]["postStart"]["exec"]["command"][4].as_str().unwrap().contains("ping"));

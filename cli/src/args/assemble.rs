@@ -16,4 +16,10 @@ Before it, one process for each part, on one machine or on many that share the d
 pub struct Assemble {
     /// Folder that the parts were written into
     pub dir: PathBuf,
+    /// Put the sha256 of every input shard into the report, however large
+    #[arg(long)]
+    pub hash_inputs: bool,
+    /// Wait so many seconds for another run that writes the same folder
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub lock_wait: u32,
 }

@@ -13,4 +13,7 @@ pub struct Checksum {
     /// Compare the folder with its SHA256SUMS
     #[arg(long)]
     pub check: bool,
+    /// Write SHA256SUMS anew where it is there already
+    #[arg(long, conflicts_with = "check")]
+    pub force: bool,
 }

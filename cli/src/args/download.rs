@@ -45,6 +45,12 @@ pub struct Download {
     /// Connections at a time
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: u16,
+    /// Replace a folder that is there already, whatever it holds, once the new one is complete
+    #[arg(long)]
+    pub force: bool,
+    /// Wait so many seconds for another run that writes the same folder
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub lock_wait: u32,
 }
 
 /// Hubs that models are fetched from.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use super::Parts;
+use super::{Parts, Rewriting};
 
 /// `prep merge-lora`.
 #[derive(Debug, ClapArgs)]
@@ -29,4 +29,6 @@ pub struct MergeLora {
     /// Print the plan and stop
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub rewriting: Rewriting,
 }

@@ -17,7 +17,7 @@ mod serve_command;
 mod template;
 mod verify;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::verify::rewrite::{Part, Which};
@@ -38,7 +38,7 @@ pub use quantize::{Clip, Experts, Packing, Quantize, Rounding, Scheme};
 pub use run::Run;
 pub use serve_command::{Engine, Form, ServeCommand};
 pub use template::{Template, TemplateCheck, TemplateEmbed, TemplateModel, TemplateRender};
-pub use verify::{Baseline, Verify};
+pub use verify::{Baseline, Sampling, Verify, divergence};
 
 /// Prepare open-weight LLMs for vLLM and SGLang: merge, quantize, template, checksum, verify.
 #[derive(Debug, Parser)]
@@ -74,15 +74,6 @@ pub struct Global {
     /// Worker threads; results do not depend on it [default: all cores]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Replace what is there already: an output folder once the new one is complete, or SHA256SUMS
-    #[arg(long, global = true)]
-    pub force: bool,
-    /// Put the sha256 of every input shard into the report, however large (it takes as long as the rewrite)
-    #[arg(long, global = true)]
-    pub hash_inputs: bool,
-    /// Wait so many seconds for another run that writes the same folder
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32))]
-    pub lock_wait: u32,
 }
 
 impl Global {
@@ -90,12 +81,29 @@ impl Global {
     pub fn threads(&self) -> usize {
         self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
     }
+}
 
+/// Options of commands that write a model folder from another.
+#[derive(Debug, Clone, Copy, ClapArgs)]
+#[command(next_help_heading = "Output folder")]
+pub struct Rewriting {
+    /// Replace a folder that is there already, once the new one is complete
+    #[arg(long)]
+    pub force: bool,
+    /// Put the sha256 of every input shard into the report, however large (it takes as long as the rewrite)
+    #[arg(long)]
+    pub hash_inputs: bool,
+    /// Wait so many seconds for another run that writes the same folder
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub lock_wait: u32,
+}
+
+impl Rewriting {
     /// How the engine is to run.
-    pub fn rewrite_options(&self, which: Which, inputs: Vec<PathBuf>) -> ::verify::rewrite::Options {
+    pub fn options(&self, which: Which, inputs: Vec<PathBuf>, global: &Global) -> ::verify::rewrite::Options {
         ::verify::rewrite::Options {
             which,
-            threads: self.threads(),
+            threads: global.threads(),
             existing: match self.force {
                 true => ::verify::rewrite::Existing::Replace,
                 false => ::verify::rewrite::Existing::Continue,
@@ -148,6 +156,21 @@ pub enum Command {
     Completions(Completions),
     /// Write man pages
     Man(Man),
+}
+
+impl Command {
+    /// The one model that the command is about, where there is one.
+    pub fn model(&self) -> Option<&Path> {
+        match self {
+            Command::Quantize(a) => Some(&a.model),
+            Command::Template(a) => Some(a.model()),
+            Command::Checksum(a) => Some(&a.model),
+            Command::Generate(a) => Some(&a.model),
+            Command::Inspect(a) => Some(&a.model),
+            Command::ServeCommand(a) => Some(&a.model),
+            _ => None,
+        }
+    }
 }
 
 /// Which shards are written.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::{OnDevice, Parts};
+use super::{OnDevice, Parts, Rewriting};
 
 /// `prep quantize`.
 #[derive(Debug, ClapArgs)]
@@ -57,6 +57,8 @@ pub struct Quantize {
     /// Print the plan and stop
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub rewriting: Rewriting,
 }
 
 /// Options of `--awq`.

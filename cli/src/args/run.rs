@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args as ClapArgs;
 
-use super::OnDevice;
+use super::{OnDevice, Rewriting};
 
 /// `prep run`.
 #[derive(Debug, ClapArgs)]
@@ -21,7 +21,9 @@ Keys of a recipe (paths are relative to it):
                 group_size = 128  symmetric = false  packing = \"compressed-tensors\"
   [template]    from = \"FILE or DIR\"
   [verify]      parser = \"NAME\"  reasoning_parser = \"NAME\"  suite = \"FILE\"  min_score = 60
-                max_new = 256    report = [\"FILE.html\"]")]
+                max_new = 256    report = [\"FILE.html\"]  kwargs = { enable_thinking = false }
+                baseline = \"DIR or hf:..\"  text = \"FILE\"  max_score_drop = 2  max_kl = 0.1
+                temperature = 0.7  top_p = 0.8  top_k = 20  seed = 0  repeat = 5")]
 pub struct Run {
     /// The recipe
     #[arg(value_name = "RECIPE.toml")]
@@ -37,4 +39,6 @@ pub struct Run {
     pub set: Vec<String>,
     #[command(flatten)]
     pub on: OnDevice,
+    #[command(flatten)]
+    pub rewriting: Rewriting,
 }

@@ -1,6 +1,6 @@
 //! Arguments of `prep template`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args as ClapArgs, Subcommand};
 
@@ -25,6 +25,18 @@ pub enum Template {
   prep template embed MODEL --from ADAPTER
   prep template embed MODEL --from chat_template.jinja")]
     Embed(TemplateEmbed),
+}
+
+impl Template {
+    /// The folder that it is about.
+    pub fn model(&self) -> &Path {
+        match self {
+            Template::Show(a) => &a.model,
+            Template::Render(a) => &a.model,
+            Template::Check(a) => &a.model,
+            Template::Embed(a) => &a.model,
+        }
+    }
 }
 
 /// A model folder.

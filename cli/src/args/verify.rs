@@ -81,6 +81,12 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling { repeat: 1, temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 }
+    }
+}
+
 /// Servers instead of folders.
 #[derive(Debug, Clone, ClapArgs)]
 #[command(next_help_heading = "Servers")]
@@ -126,7 +132,8 @@ pub struct Baseline {
     pub max_kl: Option<f64>,
 }
 
-fn divergence(text: &str) -> Result<f64, String> {
+/// A number of nats.
+pub fn divergence(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
     number.ok_or_else(|| "a number of nats, 0 or more".to_string())
 }

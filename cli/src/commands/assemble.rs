@@ -13,7 +13,7 @@ use verify::rewrite::COMMAND;
 use verify::{Error, Result, Shown};
 
 use super::{merge_lora, quantize};
-use crate::args::{Args, Assemble, Command, Global, Parts};
+use crate::args::{Args, Assemble, Command, Global, Parts, Rewriting};
 use crate::output::Output;
 
 /// The command of a part, as it was given.
@@ -35,15 +35,15 @@ pub fn run(args: &Assemble, global: &Global, output: &Output) -> Result<u8> {
     let out = std::path::absolute(&args.dir).map_err(|e| Error::io("read", &args.dir, &e))?;
     std::env::set_current_dir(&told.folder).map_err(|e| Error::io("read", &told.folder, &e))?;
     let command = Args::try_parse_from(&told.args).map_err(|e| damaged(e.to_string()))?.command;
+    let parts = Parts { part: None, finish: true };
+    let rewriting = Rewriting { force: false, hash_inputs: args.hash_inputs, lock_wait: args.lock_wait };
     match command {
         Command::Quantize(mut a) => {
-            a.parts = Parts { part: None, finish: true };
-            a.out = out;
+            (a.parts, a.rewriting, a.out) = (parts, rewriting, out);
             quantize::run(&a, global, output)
         }
         Command::MergeLora(mut a) => {
-            a.parts = Parts { part: None, finish: true };
-            a.out = out;
+            (a.parts, a.rewriting, a.out) = (parts, rewriting, out);
             merge_lora::run(&a, global, output)
         }
         _ => Err(damaged("not a command that has parts".into())),

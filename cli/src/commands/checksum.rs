@@ -6,15 +6,13 @@ use verify::checksum;
 use verify::progress::Progress;
 use verify::{Error, Result, Shown, report};
 
+use super::folder_of;
 use crate::args::{Checksum, Global};
 use crate::console::Console;
 use crate::output::Output;
 
 pub fn run(args: &Checksum, global: &Global, output: &Output) -> Result<u8> {
-    let dir = &args.model;
-    if !dir.is_dir() {
-        return Err(Error::input(format!("{} is not a folder", Shown::path(dir))).hint("check the path"));
-    }
+    folder_of(&args.model)?;
     let console = Console::new(global.quiet, global.verbose);
     match args.check {
         true => check(args, global, output, &console),
@@ -40,7 +38,7 @@ fn check(args: &Checksum, global: &Global, output: &Output, console: &Console) -
 
 fn write(args: &Checksum, global: &Global, output: &Output, console: &Console) -> Result<u8> {
     let path = args.model.join(SUMS);
-    if path.exists() && !global.force {
+    if path.exists() && !args.force {
         return Err(Error::usage(format!("{} exists already", Shown::path(&path)))
             .hint("compare the folder with it by --check, or write it anew with --force"));
     }

@@ -6,12 +6,13 @@ use verify::checkpoint::list_some;
 use verify::compare::{Comparison, Pair, compare};
 use verify::{Result, Shown};
 
+use super::folder_of;
 use crate::args::{Diff, Global};
 use crate::console::Console;
 use crate::output::{Output, table};
 
 pub fn run(args: &Diff, global: &Global, output: &Output) -> Result<u8> {
-    let (a, b) = (Checkpoint::open(&args.a)?, Checkpoint::open(&args.b)?);
+    let (a, b) = (Checkpoint::open(folder_of(&args.a)?)?, Checkpoint::open(folder_of(&args.b)?)?);
     let console = Console::new(global.quiet, global.verbose);
     let found = compare(&a, &b, &console)?;
     console.clear();

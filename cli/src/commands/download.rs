@@ -23,8 +23,8 @@ pub fn run(args: &Download, global: &Global, output: &Output) -> Result<u8> {
         environment,
         streams: args.streams.into(),
         threads: global.threads(),
-        force: global.force,
-        lock_wait: Duration::from_secs(global.lock_wait.into()),
+        force: args.force,
+        lock_wait: Duration::from_secs(args.lock_wait.into()),
     };
     if args.dry_run {
         return dry_run(args, &request, &options, &console, output);

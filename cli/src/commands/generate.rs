@@ -10,6 +10,7 @@ use verify::generate::Finish;
 use verify::template::Renderer;
 use verify::{Error, Result, Shown};
 
+use super::folder_of;
 use super::template::conversation;
 use crate::args::{Generate, Global};
 use crate::console::Console;
@@ -17,6 +18,7 @@ use crate::machine::{self, Work};
 use crate::output::Output;
 
 pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
+    folder_of(&args.model)?;
     let console = Console::new(global.quiet, global.verbose);
     machine::run(args.on.wish(), &console, &Generation { args, global, output, console: &console })
 }

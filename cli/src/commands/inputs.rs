@@ -19,6 +19,8 @@ pub struct Inputs<'a> {
     pub out: &'a Path,
     /// With `--dry-run` nothing is downloaded.
     pub dry_run: bool,
+    /// How long to wait for another run that writes the same folder.
+    pub lock_wait: Duration,
     /// Options of every command.
     pub global: &'a Global,
     /// Where is told what was downloaded.
@@ -76,7 +78,7 @@ impl Inputs<'_> {
             streams: 8,
             threads: self.global.threads(),
             force: false,
-            lock_wait: Duration::from_secs(self.global.lock_wait.into()),
+            lock_wait: self.lock_wait,
         };
         match request.hub {
             Hub::Hf => into_cache(request, &options, console),

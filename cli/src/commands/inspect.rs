@@ -1,50 +1,51 @@
 //! `prep inspect`: what a model is and what it needs.
 
-use std::path::Path;
-
 use serde_json::json;
-use verify::checkpoint::Checkpoint;
+use verify::Result;
 use verify::inspect::Inspection;
-use verify::rewrite::ModelView;
 use verify::serving::{Load, Question, Requirements, Row, Verdict};
 use verify::template::Finding;
-use verify::{Result, Shown};
 
-use crate::args::Inspect;
+use super::model::Model;
+use crate::args::{Global, Inspect};
 use crate::console::{count, size};
 use crate::output::{Output, table};
 
-pub fn run(args: &Inspect, output: &Output) -> Result<u8> {
-    let view = look(&args.model)?;
-    let found = Inspection::of(&view)?;
+pub fn run(args: &Inspect, global: &Global, output: &Output) -> Result<u8> {
+    let model = Model::look(&args.model, global, output)?;
+    let found = model.inspect()?;
+    let own = found.dimensions.as_ref().and_then(|d| d.longest_context());
     let question = Question {
         vram: args.hardware.vram,
         gpus: args.hardware.gpus,
-        load: Load { context: context(args, &found), concurrency: args.concurrency },
+        load: Load::asked(args.context, args.concurrency, own),
     };
-    let needs = Requirements::of(&found, &view.tensors, &question);
-    print_identity(&args.model, &found, output);
+    let needs = Requirements::of(&found, &model.view.tensors, &question);
+    let name = model.place.shown();
+    print_identity(&name, &found, output);
     print_parts(&found, output);
     print_text(&found, output);
     if let Some(needs) = &needs {
-        print_memory(needs, &question, output);
+        print_memory(needs, &question, &defaults(args, own), output);
     }
     print_findings(&found.findings, output);
     let mut json = json!(found);
-    json["model"] = json!(args.model);
+    json["model"] = json!(name);
+    json["hub"] = model.place.hub();
     json["needs"] = json!(needs);
     output.result(0, json);
     Ok(0)
 }
 
-/// What a local folder holds. A remote source can fill the same view with headers and configs.
-pub fn look(model: &Path) -> Result<ModelView> {
-    Ok(ModelView::of(&Checkpoint::open(model)?))
-}
-
-fn context(args: &Inspect, found: &Inspection) -> u64 {
-    let own = found.dimensions.as_ref().and_then(|d| d.context).map_or(32_768, |c| c as u64);
-    args.context.unwrap_or(own.min(32_768))
+/// Which parts of the load nobody asked for.
+fn defaults(args: &Inspect, own: Option<u64>) -> String {
+    let own = own.map_or(String::new(), |own| format!(", up to {own},"));
+    match (args.context, args.concurrency) {
+        (Some(_), Some(_)) => String::new(),
+        (None, Some(_)) => format!("; else --context{own}"),
+        (Some(_), None) => "; else --concurrency".into(),
+        (None, None) => format!("; else --context{own} and --concurrency"),
+    }
 }
 
 /// `label      text`, aligned.
@@ -52,9 +53,9 @@ fn line(output: &Output, label: &str, text: impl AsRef<str>) {
     output.text(&format!("{label:<11} {}", text.as_ref()));
 }
 
-fn print_identity(model: &Path, found: &Inspection, output: &Output) {
+fn print_identity(model: &str, found: &Inspection, output: &Output) {
     let class = found.class.as_ref().map(|c| format!(" ({c})")).unwrap_or_default();
-    line(output, "model", format!("{}: {}{class}", Shown::path(model), found.model_type));
+    line(output, "model", format!("{model}: {}{class}", found.model_type));
     let p = &found.parameters;
     let active = match p.active == p.language {
         true => String::new(),
@@ -158,7 +159,7 @@ fn print_text(found: &Inspection, output: &Output) {
     line(output, "", &p.reason);
 }
 
-fn print_memory(needs: &Requirements, question: &Question, output: &Output) {
+fn print_memory(needs: &Requirements, question: &Question, defaults: &str, output: &Output) {
     let m = &needs.memory;
     let state = match m.state_per_sequence {
         0 => String::new(),
@@ -166,7 +167,7 @@ fn print_memory(needs: &Requirements, question: &Question, output: &Output) {
     };
     let gpus = if needs.gpus > 1 { format!(" on each of {} GPUs", needs.gpus) } else { String::new() };
     output.text(&format!(
-        "\nmemory{gpus} for {} conversations of {} tokens (cache {} a token in bf16{state}):",
+        "\nmemory{gpus} for {} conversations of {} tokens (cache {} a token in bf16{state}{defaults}):",
         needs.load.concurrency,
         needs.load.context,
         size(m.kv_per_token)

@@ -14,7 +14,8 @@ pub fn run(args: &Args, global: &Global, output: &Output) -> Result<u8> {
     let unused = if args.allow_unused { Unused::Warn } else { Unused::Refuse };
     let merge = MergeLora::open(&adapters, merge::Options { unused })?;
     let inputs = adapters.into_iter().map(|(dir, _)| dir).collect();
-    let job = Job { base: &args.base, stages: vec![&merge], inputs, out: &args.out, parts: args.parts };
+    let Args { parts, rewriting, .. } = *args;
+    let job = Job { base: &args.base, stages: vec![&merge], inputs, out: &args.out, parts, rewriting };
     let next = format!("prep quantize {} --out FP8 --fp8", args.out.display());
     whole(&job, args.dry_run, &next, global, output)
 }

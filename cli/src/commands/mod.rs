@@ -10,6 +10,7 @@ mod generate;
 mod inputs;
 mod inspect;
 mod merge_lora;
+mod model;
 mod parse;
 mod parsers;
 mod quantize;
@@ -19,12 +20,15 @@ mod serve_command;
 mod template;
 mod verify;
 
-use ::verify::Result;
+use std::path::Path;
+
+use ::verify::{Error, Result, Shown};
 
 pub use rewrite::free_space;
 
 use crate::args::{Args, Command};
 use crate::console;
+use crate::download::RepoId;
 use crate::output::Output;
 
 /// Runs the command that `args` name.
@@ -33,6 +37,14 @@ use crate::output::Output;
 /// What the command failed with.
 pub fn run(args: &Args, output: &Output) -> Result<u8> {
     console::watch_interrupts();
+    let done = dispatch(args, output);
+    match args.command.model() {
+        Some(dir) if dir.is_dir() => done.map_err(|e| e.about(dir)),
+        _ => done,
+    }
+}
+
+fn dispatch(args: &Args, output: &Output) -> Result<u8> {
     let global = &args.global;
     match &args.command {
         Command::Run(a) => run::run(a, global, output),
@@ -46,12 +58,33 @@ pub fn run(args: &Args, output: &Output) -> Result<u8> {
         Command::Parse(a) => parse::run(a, output),
         Command::Parsers => parsers::run(output),
         Command::Generate(a) => generate::run(a, global, output),
-        Command::Inspect(a) => inspect::run(a, output),
-        Command::ServeCommand(a) => serve_command::run(a, output),
+        Command::Inspect(a) => inspect::run(a, global, output),
+        Command::ServeCommand(a) => serve_command::run(a, global, output),
         Command::Diff(a) => diff::run(a, global, output),
         Command::Doctor(a) => doctor::run(a, output),
         Command::Completions(a) => completions::completions(a, output),
         Command::Man(a) => completions::man(a, output),
+    }
+}
+
+/// The folder `dir`, or the error that it is none or cannot be looked into: files must not seem to be missing.
+///
+/// # Errors
+/// Exit 3 where it is no folder, exit 5 where its files cannot be listed.
+fn folder_of(dir: &Path) -> Result<&Path> {
+    match std::fs::read_dir(dir) {
+        Ok(_) => Ok(dir),
+        Err(e) if dir.is_dir() => Err(Error::io("read", dir, &e)),
+        Err(_) => Err(Error::input(format!("{} is not a folder", Shown::path(dir))).hint(not_a_folder(dir))),
+    }
+}
+
+fn not_a_folder(dir: &Path) -> String {
+    match dir.to_str().filter(|text| text.contains('/') && RepoId::parse(text).is_ok()) {
+        Some(repo) => {
+            format!("check the path; a model of a hub is fetched first: prep download {repo} --out DIR")
+        }
+        None => "check the path".into(),
     }
 }
 

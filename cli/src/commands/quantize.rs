@@ -10,16 +10,19 @@ use runner::cuda::fp8::Fp8Coder;
 use runner::{Place, Wish};
 use verify::checkpoint::folder::REPORT;
 use verify::codec::Dequantize;
+use verify::names::folder_name;
 use verify::report::Report;
 use verify::rewrite::Rewrite;
 use verify::{Error, Result, Shown};
 
+use super::folder_of;
 use super::rewrite::{Job, whole};
 use super::verify::{outside, write_report};
 use crate::args::{Clip, Experts, Global, Packing, Quantize, Rounding, Scheme};
 use crate::output::Output;
 
 pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
+    folder_of(&args.model)?;
     if let Some(page) = &args.report {
         // A page that cannot be written must not cost the run.
         outside(page, &args.out)?;
@@ -45,8 +48,8 @@ fn write_page(path: &Path, out: &Path) -> Result<()> {
     let bits = details["bits_per_weight"].as_f64().map(|b| ("bits a weight", format!("{b:.2}")));
     let size: u64 = report.iter().flat_map(|r| &r.outputs).map(|f| f.len).sum();
     let facts: Vec<_> = bits.into_iter().chain([("size", crate::console::size(size))]).collect();
-    let title = out.file_name().map_or("model".into(), |n| n.to_string_lossy());
-    let page = quant::report::page(&title, &facts, &quant::report::Calibration::of_details(details));
+    let page =
+        quant::report::page(&folder_name(out), &facts, &quant::report::Calibration::of_details(details));
     write_report(path, &page)
 }
 
@@ -101,7 +104,8 @@ fn rewrite(args: &Quantize, quantize: &dyn Rewrite, global: &Global, output: &Ou
         false => vec![quantize],
     };
     let inputs = args.integers.calibration.iter().cloned().collect();
-    let job = Job { base: &args.model, stages, inputs, out: &args.out, parts: args.parts };
+    let Quantize { parts, rewriting, .. } = *args;
+    let job = Job { base: &args.model, stages, inputs, out: &args.out, parts, rewriting };
     let out = args.out.display();
     let next = format!("prep template embed {out}, then prep verify {out} --parser NAME");
     whole(&job, args.dry_run, &next, global, output)

@@ -8,7 +8,7 @@ use verify::rewrite::{Finished, OutputPlan, Part, Rewrite, run};
 use verify::{Result, Shown};
 
 use super::assemble;
-use crate::args::{Global, Parts};
+use crate::args::{Global, Parts, Rewriting};
 use crate::console::{Console, seconds, size};
 use crate::output::{Output, table};
 
@@ -24,6 +24,8 @@ pub struct Job<'a> {
     pub out: &'a Path,
     /// Which shards are written.
     pub parts: Parts,
+    /// What becomes of a folder that is there.
+    pub rewriting: Rewriting,
 }
 
 impl Job<'_> {
@@ -35,7 +37,7 @@ impl Job<'_> {
     /// Runs a plan of this job.
     pub fn run(&self, plan: &OutputPlan, global: &Global) -> Result<Finished> {
         let console = Console::new(global.quiet, global.verbose);
-        let mut options = global.rewrite_options(self.parts.which(), self.inputs.clone());
+        let mut options = self.rewriting.options(self.parts.which(), self.inputs.clone(), global);
         options.remember = self.parts.part.and_then(|_| assemble::remembered());
         let done = run(plan, self.out, &options, &console);
         console.clear();

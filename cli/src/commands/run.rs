@@ -1,6 +1,7 @@
 //! `prep run`: everything that a recipe says, in one pass over the base, then verified.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use merge::MergeLora;
 use quant::calibration::data::{DataOptions, Samples, Voice};
@@ -12,8 +13,9 @@ use verify::{Error, Result, parsers};
 
 use super::inputs::{Inputs, Local};
 use super::rewrite::{Job, print_plan, say};
+use super::verify::Baseline;
 use super::{quantize, verify as verification};
-use crate::args::{Global, Parts, Run, Scheme};
+use crate::args::{self, Global, Parts, Run, Scheme};
 use crate::output::Output;
 use crate::recipe::{Format, Quantize, Recipe, Verify};
 
@@ -23,20 +25,27 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
         Error::usage("no output folder").expected("--out DIR, or `out` in the recipe").hint("add --out DIR")
     })?;
     // Looked up first: a misspelt parser must not cost an hour of quantizing.
-    let verify = recipe.verify.as_ref().map(|v| verification_of(v, (&out, args.on.wish()))).transpose()?;
-    let places = Inputs { out: &out, dry_run: args.dry_run, global, output };
+    let mut verify =
+        recipe.verify.as_ref().map(|v| verification_of(v, (&out, args.on.wish()))).transpose()?;
+    let lock_wait = Duration::from_secs(args.rewriting.lock_wait.into());
+    let places = Inputs { out: &out, dry_run: args.dry_run, lock_wait, global, output };
     let Some((base, adapters)) = local_inputs(&recipe, &places)? else {
         output.text("nothing was fetched (--dry-run); the plan itself needs the files above");
         output.result(0, serde_json::json!({"plan": null}));
         return Ok(0);
     };
+    if let (Some(job), Some(v)) = (&mut verify, &recipe.verify) {
+        job.baseline = baseline_of(v, &places)?;
+    }
     let stages = Stages::of(&recipe, &base.dir, &adapters, (args.dry_run, args.on.wish()))?;
     let suite = recipe.verify.as_ref().and_then(|v| v.suite.clone());
     let calibration = recipe.quantize.as_ref().and_then(|q| q.calibration.clone());
-    let single =
-        [recipe.template.from.clone(), suite, calibration, Some(args.recipe.clone())].into_iter().flatten();
+    let baseline = verify.iter().filter_map(|job| job.baseline.as_ref()).map(|b| b.folder().to_path_buf());
+    let single = [recipe.template.from.clone(), suite, calibration, Some(args.recipe.clone())];
+    let single = single.into_iter().flatten().chain(baseline);
     let inputs: Vec<PathBuf> = adapters.into_iter().map(|(dir, _)| dir).chain(single).collect();
-    let job = Job { base: &base.dir, stages: stages.list(), inputs, out: &out, parts: Parts::default() };
+    let (parts, rewriting) = (Parts::default(), args.rewriting);
+    let job = Job { base: &base.dir, stages: stages.list(), inputs, out: &out, parts, rewriting };
     let plan = job.plan()?;
     if args.dry_run {
         print_plan(&plan, &out, global, output);
@@ -77,18 +86,33 @@ fn local_inputs(recipe: &Recipe, places: &Inputs) -> Result<Option<(Local, Vec<W
     Ok(base.map(|b| (b, adapters)))
 }
 
+/// What the result is compared with; none where a dry run would have to download it first.
+fn baseline_of(v: &Verify, places: &Inputs) -> Result<Option<Baseline>> {
+    let Some(model) = &v.baseline else { return Ok(None) };
+    let Some(local) = places.local(model)? else { return Ok(None) };
+    Baseline::of(&args::Baseline {
+        baseline: Some(local.dir),
+        text: v.text.clone(),
+        max_score_drop: v.max_score_drop,
+        max_kl: v.max_kl,
+    })
+}
+
 fn verification_of<'a>(v: &Verify, (out, wish): (&'a Path, Wish)) -> Result<verification::Job<'a>> {
+    v.check()?;
     verification::check_reports(&v.report, out)?;
+    let drawn = v.sampling()?;
+    let suite = verification::suite_of(v.suite.as_deref())?;
     Ok(verification::Job {
         model: out,
         run: verification::Running {
             parser: parsers::find(&v.parser)?,
-            suite: verification::suite_of(v.suite.as_deref())?,
+            suite: v.kwargs.iter().fold(suite, |suite, kwargs| suite.with_kwargs(kwargs)),
             min_score: v.min_score,
             max_new: v.max_new,
             reasoning: verification::Reasoning::of(v.reasoning_parser.as_deref())?,
-            sampling: verify::suite::Sampling::default(),
-            runs: 1,
+            sampling: verification::drawn(&drawn, true)?,
+            runs: drawn.repeat as usize,
         },
         reports: v.report.clone(),
         baseline: None,

@@ -10,20 +10,13 @@ use verify::template::{ChatTemplate, Finding, Level, Places, Renderer, Request, 
 use verify::write::write_file;
 use verify::{Error, FileName, Result, Shown, diagnose, report};
 
+use super::folder_of;
 use crate::args::{Template, TemplateCheck, TemplateEmbed, TemplateModel, TemplateRender};
 use crate::output::Output;
 
 pub fn run(args: &Template, output: &Output) -> Result<u8> {
-    let model = match args {
-        Template::Show(a) => &a.model,
-        Template::Render(a) => &a.model,
-        Template::Check(a) => &a.model,
-        Template::Embed(a) => &a.model,
-    };
-    if !model.is_dir() {
-        return Err(Error::input(format!("{} is not a folder", Shown::path(model))).hint("check the path"));
-    }
-    refuse_unfinished(model)?;
+    let model = args.model();
+    refuse_unfinished(folder_of(model)?)?;
     match args {
         Template::Show(a) => show(a, output),
         Template::Render(a) => render(a, output),
@@ -111,6 +104,7 @@ fn check(args: &TemplateCheck, output: &Output) -> Result<u8> {
         output.text(&format!("{}: {}", renderer.template().source, teaches.sentence()));
         taught = Some(teaches);
     }
+    let findings: Vec<_> = findings.into_iter().map(|f| f.about(&args.model)).collect();
     say_findings(&findings, output);
     let failed = findings.iter().any(|f| f.level == Level::Error);
     if findings.is_empty() {

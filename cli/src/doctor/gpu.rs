@@ -1,4 +1,4 @@
-//! NVIDIA driver, devices and libraries, looked for without loading any.
+//! NVIDIA driver, devices and libraries, looked for without loading any; and which device `prep` will use.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,16 +23,26 @@ struct Driver {
 }
 
 pub fn look() -> Section {
-    let module = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
-    let devices = (0..64).filter(|n| Path::new(&format!("/dev/nvidia{n}")).exists()).count();
-    let driver = Driver {
-        module: module.as_deref().and_then(module_version),
-        devices,
-        libcuda: library("libcuda.so.1"),
-        nvrtc: library("libnvrtc.so"),
-        gpus: nvidia_smi(),
-    };
-    report(&driver)
+    report(&Driver::find())
+}
+
+impl Driver {
+    fn find() -> Self {
+        let module = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
+        let devices = (0..64).filter(|n| Path::new(&format!("/dev/nvidia{n}")).exists()).count();
+        Driver {
+            module: module.as_deref().and_then(module_version),
+            devices,
+            libcuda: library("libcuda.so.1"),
+            nvrtc: library("libnvrtc.so"),
+            gpus: nvidia_smi(),
+        }
+    }
+
+    /// What `prep` generates, calibrates and quantizes on.
+    fn used(&self) -> &'static str {
+        "the CPU (there are no GPU kernels in use yet)"
+    }
 }
 
 fn report(d: &Driver) -> Section {
@@ -41,6 +51,7 @@ fn report(d: &Driver) -> Section {
     d.gpus.iter().for_each(|gpu| s.fact("GPU", gpu.clone()));
     s.fact("libcuda", d.libcuda.clone().unwrap_or("not found".into()));
     s.fact("libnvrtc", d.nvrtc.clone().unwrap_or("not found".into()));
+    s.fact("prep uses", d.used());
     match (&d.module, d.devices, &d.libcuda) {
         (None, 0, _) => s.finding(
             Level::Note,

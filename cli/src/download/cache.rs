@@ -23,7 +23,7 @@ use super::environment::{Environment, hub_cache};
 use super::existing::{Standing, look};
 use super::fetch::Fetch;
 use super::folder::{Done, Options, check_space, make_parent};
-use super::names::RepoPath;
+use super::names::{RepoId, RepoPath};
 use super::plan::{Plan, Request, plan};
 use super::queue::Item;
 use super::select::Selection;
@@ -41,12 +41,31 @@ pub fn into_cache(request: &Request, options: &Options, console: &Console) -> Re
             .found(format!("--source {}", request.hub.name()))
             .hint("download into a folder: --out DIR"));
     }
-    let root = hub_cache()?;
-    let folder = format!("models--{}", request.repo.as_str().replace('/', "--"));
-    let cache = Cache { repo: root.join(&folder), locks: root.join(".locks").join(&folder) };
+    let cache = Cache::of(&request.repo)?;
     match options.environment {
         Some(environment) => cache.online(request, options, environment, console),
         None => cache.offline(request, options, console),
+    }
+}
+
+/// The blob of a file of `plan` in the shared cache, where one of its length is there.
+pub fn cached(plan: &Plan, file: &RemoteFile) -> Option<PathBuf> {
+    let cache = Cache::of(&plan.repo).ok().filter(|_| plan.hub() == Hub::Hf)?;
+    let blob = cache.blob(file);
+    std::fs::metadata(&blob).ok().filter(|m| m.is_file() && m.len() == file.size).map(|_| blob)
+}
+
+/// The commit and the folder that the shared cache has for `request`, as they are: no byte is verified.
+///
+/// # Errors
+/// Exit 3 where it has none.
+pub fn snapshot_in_cache(request: &Request) -> Result<(String, PathBuf)> {
+    let cache = Cache::of(&request.repo)?;
+    let commit = cache.commit(request)?;
+    let snapshot = cache.snapshot(&commit);
+    match request.hub == Hub::Hf && snapshot.is_dir() {
+        true => Ok((commit, snapshot)),
+        false => Err(nothing_offline(request)),
     }
 }
 
@@ -63,6 +82,23 @@ struct Cache {
 }
 
 impl Cache {
+    fn of(repo: &RepoId) -> Result<Self> {
+        let root = hub_cache()?;
+        let folder = format!("models--{}", repo.as_str().replace('/', "--"));
+        Ok(Cache { repo: root.join(&folder), locks: root.join(".locks").join(&folder) })
+    }
+
+    /// The commit that `request` stood for when it was last downloaded.
+    fn commit(&self, request: &Request) -> Result<String> {
+        let commit = match request.is_pinned() {
+            true => request.revision.to_ascii_lowercase(),
+            false => std::fs::read_to_string(self.repo.join("refs").join(&request.revision))
+                .map(|t| t.trim().to_string())
+                .map_err(|_| nothing_offline(request))?,
+        };
+        super::source::checked_commit(&commit).map_err(|_| nothing_offline(request))
+    }
+
     fn online(
         &self,
         request: &Request,
@@ -186,13 +222,7 @@ impl Cache {
 
     /// What an earlier download left, verified blob by blob: their names are their digests.
     fn offline(&self, request: &Request, options: &Options, console: &Console) -> Result<Done> {
-        let commit = match request.is_pinned() {
-            true => request.revision.to_ascii_lowercase(),
-            false => std::fs::read_to_string(self.repo.join("refs").join(&request.revision))
-                .map(|t| t.trim().to_string())
-                .map_err(|_| nothing_offline(request))?,
-        };
-        super::source::checked_commit(&commit).map_err(|_| nothing_offline(request))?;
+        let commit = self.commit(request)?;
         let snapshot = self.snapshot(&commit);
         let mut listing = Vec::new();
         self.walk(&snapshot, "", &mut listing)?;

@@ -155,15 +155,6 @@ impl Answer {
     }
 }
 
-/// `Retry-After` in seconds, or as the date that HTTP writes (`Sun, 29 Nov 2026 21:16:00 GMT`).
-pub fn retry_after(text: &str, now: std::time::SystemTime) -> Option<Duration> {
-    if let Ok(seconds) = text.trim().parse::<u64>() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = chrono::DateTime::parse_from_rfc2822(text.trim()).ok()?;
-    Some(std::time::SystemTime::from(at).duration_since(now).unwrap_or(Duration::ZERO))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,13 +195,5 @@ mod tests {
     fn signed_address_that_ran_out_is_tried_again() {
         let answer = Answer { status: 403, code: None, wait: None, by_hub: false };
         assert!(matches!(answer.failure(asked(true)), Failure::Again { .. }));
-    }
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date() {
-        let now = std::time::UNIX_EPOCH + Duration::from_secs(784_111_770);
-        assert_eq!(retry_after("7", now), Some(Duration::from_secs(7)));
-        assert_eq!(retry_after("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(Duration::from_secs(7)));
-        assert_eq!(retry_after("soon", now), None);
     }
 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::thread::Scope;
-use std::time::Instant;
 
 use verify::progress::Progress;
 use verify::{Digest, Result};
@@ -11,12 +10,12 @@ use verify::{Digest, Result};
 use super::digest::Hasher;
 use super::environment::Environment;
 use super::failure::Failure;
-use super::http::{Http, Patience, Reply};
+use super::http::{Http, Patience, Rate, Reply};
 use super::limits::Limits;
 use super::part::{Cut, Part};
 use super::plan::Plan;
 use super::queue::{Item, Next, Queue, Task, Why};
-use super::source::{Source, source};
+use super::source::{Source, check_named, source};
 use crate::console::Console;
 
 /// Where files come from.
@@ -128,7 +127,7 @@ impl<'a> Workers<'a> {
         let what = item.path.as_str();
         let mut reply = http.get(&url, (!whole).then_some(start..span.end), what)?;
         if queue.heeds_headers(task.file) {
-            self.check_headers(&reply, item)?;
+            check_named(&reply, &self.fetch.plan.commit, &item.digest)?;
         }
         self.check_place(&reply, item, (!whole).then_some(start))?;
         // A server that sends whole files only begins at zero each time: what is there already is passed over.
@@ -164,18 +163,6 @@ impl<'a> Workers<'a> {
                     format!("the body ended after {got} of {} bytes", span.end - start),
                 ))
             }
-        }
-    }
-
-    /// Which content the hub says it sends.
-    fn check_headers(self, reply: &Reply, item: &Item) -> Result<(), Failure> {
-        let digest = reply.digest.filter(|d| d.kind() == item.digest.kind() && *d != item.digest);
-        let commit = &self.fetch.plan.commit;
-        let commit = reply.commit.as_ref().filter(|c| !c.eq_ignore_ascii_case(commit));
-        match (digest, commit) {
-            (Some(digest), _) => Err(Failure::Changed(format!("{} {digest}", digest.kind()))),
-            (_, Some(other)) => Err(Failure::Changed(format!("that of commit {}", verify::Shown(other)))),
-            (None, None) => Ok(()),
         }
     }
 
@@ -259,31 +246,5 @@ impl<'a> Workers<'a> {
         self.fetch.console.note(&format!("{} is whole and right", item.path));
         queue.finished(file, found.sha256);
         Ok(())
-    }
-}
-
-/// Notices connections that are alive and bring next to nothing.
-struct Rate {
-    since: Instant,
-    bytes: u64,
-}
-
-impl Rate {
-    fn new() -> Self {
-        Rate { since: Instant::now(), bytes: 0 }
-    }
-
-    fn check(&mut self, n: usize, what: &str, limits: Limits) -> Result<(), Failure> {
-        self.bytes += n as u64;
-        let passed = self.since.elapsed();
-        if passed < limits.slow {
-            return Ok(());
-        }
-        let rate = self.bytes as f64 / passed.as_secs_f64();
-        *self = Rate::new();
-        match rate < Limits::SLOW_RATE as f64 {
-            true => Err(Failure::connection(what, format!("only {rate:.0} bytes per second"))),
-            false => Ok(()),
-        }
     }
 }

@@ -14,11 +14,12 @@ use verify::{Class, Error, Result};
 
 use super::digest::Expected;
 use super::environment::{Environment, token_variable};
-use super::failure::{Answer, Asked, Failure, retry_after};
+use super::failure::{Answer, Asked, Failure};
 use super::limits::Limits;
 use super::source::strange;
 use crate::args::Hub;
 use crate::console::{Console, seconds};
+use crate::retry_after::retry_after;
 
 /// Longest listing page that is read.
 const MAX_PAGE: usize = 64 << 20;
@@ -166,6 +167,20 @@ impl<'a> Http<'a> {
         }
     }
 
+    /// At most `most` bytes of a body. The rest of a longer one is never read, which costs its connection.
+    ///
+    /// # Errors
+    /// As [`Http::chunk`]; where next to nothing comes.
+    pub fn take(&self, reply: &mut Reply, most: usize, what: &str) -> Result<Vec<u8>, Failure> {
+        let (mut body, mut rate) = (Vec::new(), Rate::new());
+        while body.len() < most {
+            let Some(chunk) = self.chunk(reply, what)? else { break };
+            rate.check(chunk.len(), what, self.limits)?;
+            body.extend_from_slice(&chunk[..chunk.len().min(most - body.len())]);
+        }
+        Ok(body)
+    }
+
     /// A JSON answer, with its headers.
     ///
     /// # Errors
@@ -173,12 +188,9 @@ impl<'a> Http<'a> {
     pub fn json(&self, url: &Url, what: &str) -> Result<(Value, HeaderMap), Failure> {
         let mut reply = self.get(url, None, what)?;
         let headers = reply.response.headers().clone();
-        let mut body = Vec::new();
-        while let Some(chunk) = self.chunk(&mut reply, what)? {
-            body.extend_from_slice(&chunk);
-            if body.len() > MAX_PAGE {
-                return Err(strange(what, "a page over 64 MiB").into());
-            }
+        let body = self.take(&mut reply, MAX_PAGE + 1, what)?;
+        if body.len() > MAX_PAGE {
+            return Err(strange(what, "a page over 64 MiB").into());
         }
         if reply.length.is_some_and(|n| n != body.len() as u64) {
             return Err(Failure::connection(what, "the answer was cut".into()));
@@ -327,6 +339,37 @@ impl<'a> Patience<'a> {
         let random =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.subsec_micros());
         base + base.mul_f64(f64::from(random % 1000) / 2000.0)
+    }
+}
+
+/// Notices connections that are alive and bring next to nothing.
+pub struct Rate {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Rate {
+    /// Nothing came yet.
+    pub fn new() -> Self {
+        Rate { since: Instant::now(), bytes: 0 }
+    }
+
+    /// Notes `n` more bytes.
+    ///
+    /// # Errors
+    /// Where too few came for too long.
+    pub fn check(&mut self, n: usize, what: &str, limits: Limits) -> Result<(), Failure> {
+        self.bytes += n as u64;
+        let passed = self.since.elapsed();
+        if passed < limits.slow {
+            return Ok(());
+        }
+        let rate = self.bytes as f64 / passed.as_secs_f64();
+        *self = Rate::new();
+        match rate < Limits::SLOW_RATE as f64 {
+            true => Err(Failure::connection(what, format!("only {rate:.0} bytes per second"))),
+            false => Ok(()),
+        }
     }
 }
 

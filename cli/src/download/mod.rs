@@ -17,6 +17,7 @@ mod existing;
 mod failure;
 mod fetch;
 mod folder;
+mod headers;
 mod http;
 mod hub;
 mod limits;
@@ -29,7 +30,9 @@ mod queue;
 mod select;
 mod source;
 
-pub use cache::{into_cache, nothing_offline};
+pub use cache::{into_cache, nothing_offline, snapshot_in_cache};
 pub use environment::{Environment, offline};
 pub use folder::{Done, Options, into_folder, recorded};
+pub use headers::remote;
+pub use names::RepoId;
 pub use plan::{Plan, Request, plan};

@@ -7,7 +7,7 @@ use verify::{Error, Result};
 use super::digest::Expected;
 use super::environment::Environment;
 use super::failure::Failure;
-use super::http::Http;
+use super::http::{Http, Reply};
 use super::hub::HuggingFace;
 use super::modelscope::ModelScope;
 use super::names::{RepoId, RepoPath};
@@ -68,6 +68,20 @@ pub fn checked_commit(text: &str) -> Result<String> {
     match text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
         true => Ok(text.to_ascii_lowercase()),
         false => Err(strange("the commit", "no 40 hex digits")),
+    }
+}
+
+/// Checks which content the hub says that it sends: that of `commit`, with `digest`.
+///
+/// # Errors
+/// [`Failure::Changed`] where it is another.
+pub fn check_named(reply: &Reply, commit: &str, digest: &Expected) -> Result<(), Failure> {
+    let other = reply.digest.filter(|d| d.kind() == digest.kind() && d != digest);
+    let of = reply.commit.as_ref().filter(|c| !c.eq_ignore_ascii_case(commit));
+    match (other, of) {
+        (Some(digest), _) => Err(Failure::Changed(format!("{} {digest}", digest.kind()))),
+        (_, Some(of)) => Err(Failure::Changed(format!("that of commit {}", verify::Shown(of)))),
+        (None, None) => Ok(()),
     }
 }
 

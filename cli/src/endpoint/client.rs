@@ -1,7 +1,7 @@
 //! HTTP to one server: time limits, waiting where it asks for it, and one sentence for every way it can fail.
 
 use std::io::{BufRead, BufReader, Read};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 use ureq::http::Response;
@@ -11,6 +11,7 @@ use verify::suite::{Lost, Message};
 use verify::{Class, Error};
 
 use super::{Address, ApiKey, excerpt};
+use crate::retry_after::retry_after;
 
 /// So often is a request sent again that the server is too busy for.
 const RETRIES: u32 = 3;
@@ -216,8 +217,9 @@ impl Client {
             match code {
                 200..300 => return Ok(response),
                 429 | 503 if tries < RETRIES => {
-                    let asked = header(&response, "retry-after").and_then(|s| s.trim().parse().ok());
-                    let wait = Duration::from_secs(asked.unwrap_or(1 << tries));
+                    let told = header(&response, "retry-after");
+                    let asked = told.and_then(|text| retry_after(&text, SystemTime::now()));
+                    let wait = asked.unwrap_or(Duration::from_secs(1 << tries));
                     if wait > LONGEST_WAIT {
                         let message = format!("asks to wait {} s", wait.as_secs());
                         return Err(Trouble::Status { code, message });

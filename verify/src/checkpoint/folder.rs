@@ -36,6 +36,7 @@ pub struct Listing {
     pub(crate) shards: Vec<FileName>,
     pub(crate) index: Option<IndexJson>,
     pub(crate) files: Vec<SideFile>,
+    pub(crate) templates: Vec<SideFile>,
     pub(crate) left_out: Vec<LeftOut>,
 }
 
@@ -45,6 +46,8 @@ pub const REPORT: &str = "prep-report.json";
 pub const SUMS: &str = "SHA256SUMS";
 /// Journal and lock of an unfinished run.
 pub const WORK: &str = ".prep";
+/// The folder of named chat templates beside the default.
+pub const TEMPLATES: &str = "additional_chat_templates";
 
 /// Lists `dir` without opening weights or anything that could run code.
 ///
@@ -59,24 +62,41 @@ pub fn list(dir: &Path) -> Result<Listing> {
     refuse_unfinished(dir)?;
     let names = names_in(dir)?;
     let mut safetensors = Vec::new();
-    let mut listing = Listing { shards: Vec::new(), index: None, files: Vec::new(), left_out: Vec::new() };
+    let (mut files, mut left_out) = (Vec::new(), Vec::new());
     for name in names {
-        match reason_to_leave_out(dir, &name) {
-            Some(reason) => {
-                listing.left_out.push(LeftOut { name: Shown(&name).to_string(), reason: reason.into() })
-            }
+        let folder = || dir.join(&name).is_dir().then_some("folder");
+        match reason_to_leave_out(&name).or_else(folder) {
+            Some(reason) => left_out.push(LeftOut { name: Shown(&name).to_string(), reason: reason.into() }),
             None if matches!(name.as_str(), INDEX | "config.json" | REPORT | SUMS) => {}
             None if name.ends_with(".safetensors") => safetensors.push(FileName::parse(&name)?),
-            None => {
-                let name = FileName::parse(&name)?;
-                let path = resolve(dir, &name)?;
-                let len = fs::metadata(&path).map_err(|e| Error::io("read", &path, &e))?.len();
-                listing.files.push(SideFile { name, path, len });
-            }
+            None => files.push(side_file(dir, &name)?),
         }
     }
-    choose_shards(dir, safetensors, &mut listing)?;
-    Ok(listing)
+    let path = dir.join(INDEX);
+    let index = path.exists().then(|| IndexJson::read(&path)).transpose()?;
+    let shards = choose_shards(dir, &safetensors, index.as_ref(), &left_out)?;
+    left_out.extend(unnamed(&safetensors, &shards));
+    Ok(Listing { shards, index, files, templates: named_templates(dir)?, left_out })
+}
+
+fn side_file(dir: &Path, name: &str) -> Result<SideFile> {
+    let name = FileName::parse(name)?;
+    let path = resolve(dir, &name)?;
+    let len = fs::metadata(&path).map_err(|e| Error::io("read", &path, &e))?.len();
+    Ok(SideFile { name, path, len })
+}
+
+/// The templates of [`TEMPLATES`] in `dir`, sorted by name; none where there is no such folder.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn named_templates(dir: &Path) -> Result<Vec<SideFile>> {
+    let dir = dir.join(TEMPLATES);
+    if !dir.is_dir() {
+        return Ok(Vec::new());
+    }
+    let names = names_in(&dir)?;
+    names.iter().filter(|n| n.ends_with(".jinja")).map(|n| side_file(&dir, n)).collect()
 }
 
 /// Refuses a folder that a run of `prep` has not finished.
@@ -109,7 +129,8 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
 const OTHER_WEIGHTS: [&str; 6] = [".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".tflite"];
 const PICKLES: [&str; 6] = [".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"];
 
-fn reason_to_leave_out(dir: &Path, name: &str) -> Option<&'static str> {
+/// Why a file of this name at the top of a folder is no part of the model; `None` where it is.
+pub fn reason_to_leave_out(name: &str) -> Option<&'static str> {
     let ends = |list: &[&str]| list.iter().any(|e| name.to_ascii_lowercase().ends_with(e));
     if name.starts_with('.') {
         Some("hidden file")
@@ -123,47 +144,50 @@ fn reason_to_leave_out(dir: &Path, name: &str) -> Option<&'static str> {
         Some("code: a server would need trust_remote_code")
     } else if ends(&[".part"]) {
         Some("unfinished file")
-    } else if dir.join(name).is_dir() {
-        Some("folder")
     } else {
         None
     }
 }
 
-fn choose_shards(dir: &Path, found: Vec<FileName>, listing: &mut Listing) -> Result<()> {
-    let index_path = dir.join(INDEX);
-    let single = FileName::parse("model.safetensors")?;
-    if index_path.exists() {
-        let index = IndexJson::read(&index_path)?;
-        if found.contains(&single) && !index.shards().contains(&single) {
+/// Which of the safetensors files `found` at `dir` hold the model: those that the index names, or the only one.
+///
+/// # Errors
+/// Exit 3 where nobody can tell, or there is none; `left_out` shows whether pickles lie there instead.
+pub fn choose_shards(
+    dir: &Path,
+    found: &[FileName],
+    index: Option<&IndexJson>,
+    left_out: &[LeftOut],
+) -> Result<Vec<FileName>> {
+    let single = found.iter().find(|f| f.as_str() == "model.safetensors");
+    if let Some(index) = index {
+        if single.is_some_and(|s| !index.shards().contains(s)) {
             return Err(Error::input(format!("{} holds two checkpoints", Shown::path(dir)))
                 .found(format!("model.safetensors and {INDEX} that does not name it"))
                 .hint("servers choose differently between the two: remove the one that is not meant"));
         }
-        listing.shards = index.shards().to_vec();
-        listing.index = Some(index);
-    } else if found.contains(&single) {
-        listing.shards = vec![single];
-    } else if found.len() == 1 {
-        listing.shards = found.clone();
-    } else if found.is_empty() {
-        return Err(no_weights(dir, listing));
-    } else {
-        return Err(Error::input(format!("{} has {} shards and no {INDEX}", Shown::path(dir), found.len()))
-            .hint("fetch the index file: without it nobody can tell whether all shards are there"));
+        return Ok(index.shards().to_vec());
     }
-    let unused = found.into_iter().filter(|f| !listing.shards.contains(f));
-    let unused = unused.map(|f| LeftOut {
-        name: f.to_string(),
-        reason: "safetensors file that the index does not name".into(),
-    });
-    listing.left_out.extend(unused);
-    Ok(())
+    match (single, found) {
+        (Some(single), _) | (None, [single]) => Ok(vec![single.clone()]),
+        (None, []) => Err(no_weights(dir, left_out)),
+        (None, found) => {
+            Err(Error::input(format!("{} has {} shards and no {INDEX}", Shown::path(dir), found.len()))
+                .hint("fetch the index file: without it nobody can tell whether all shards are there"))
+        }
+    }
 }
 
-fn no_weights(dir: &Path, listing: &Listing) -> Error {
-    let pickles: Vec<_> = listing.left_out.iter().filter(|l| l.reason.starts_with("pickle")).collect();
-    match pickles.first() {
+/// The safetensors files of `found` that are none of the `shards`.
+pub fn unnamed<'a>(found: &'a [FileName], shards: &'a [FileName]) -> impl Iterator<Item = LeftOut> + 'a {
+    found.iter().filter(|f| !shards.contains(f)).map(|f| LeftOut {
+        name: f.to_string(),
+        reason: "safetensors file that the index does not name".into(),
+    })
+}
+
+fn no_weights(dir: &Path, left_out: &[LeftOut]) -> Error {
+    match left_out.iter().find(|l| l.reason.starts_with("pickle")) {
         Some(p) => Error::input(format!("{} holds weights only as pickles", Shown::path(dir)))
             .found(p.name.clone())
             .expected("safetensors files")

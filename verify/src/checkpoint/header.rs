@@ -38,6 +38,26 @@ pub struct Header {
     pub metadata: Vec<(String, String)>,
 }
 
+/// The length of the JSON of a header, from the first bytes of a file of `file_len` bytes at `place`.
+///
+/// # Errors
+/// Exit 3 where no such header fits into the file.
+pub fn json_len(first: &[u8], file_len: u64, place: &str) -> Result<u64> {
+    let broken = |what: String| {
+        Error::input(format!("{}: {what}", Shown(place)))
+            .hint("the file is cut or is no safetensors file: fetch it again")
+    };
+    let first = first.first_chunk::<8>().filter(|_| file_len >= 8);
+    let first =
+        first.ok_or_else(|| broken(format!("{file_len} bytes are too short for a safetensors file")))?;
+    match u64::from_le_bytes(*first) {
+        len if len <= MAX_HEADER && len <= file_len - 8 => Ok(len),
+        len => Err(broken("its header does not fit".into())
+            .found(format!("a header of {len} bytes in a file of {file_len}"))
+            .expected(format!("at most {MAX_HEADER} bytes, all inside the file"))),
+    }
+}
+
 impl Header {
     /// Parses the JSON of a header in a file that holds `data_len` bytes after it; `file` names it in messages.
     ///

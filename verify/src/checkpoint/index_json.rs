@@ -26,7 +26,15 @@ impl IndexJson {
     /// # Errors
     /// Exit 3 where it is not an index or names a file outside the folder.
     pub fn read(path: &Path) -> Result<Self> {
-        let value = json::parse(&json::read_text(path, json::MAX_TOKENIZER)?, path)?;
+        Self::parse(&json::read_text(path, json::MAX_TOKENIZER)?, path)
+    }
+
+    /// Parses `text` that stands at `path`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self> {
+        let value = json::parse(text, path)?;
         let map = value.get("weight_map").and_then(Value::as_object).ok_or_else(|| {
             Error::input(format!("{} has no `weight_map`", Shown::path(path))).hint("fetch the file again")
         })?;
@@ -46,6 +54,11 @@ impl IndexJson {
     /// The shards that it names, sorted.
     pub fn shards(&self) -> &[FileName] {
         &self.shards
+    }
+
+    /// Each tensor with its shard, in no order.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &FileName)> {
+        self.weight_map.iter().map(|(name, shard)| (name.as_str(), shard))
     }
 
     /// Confirms that the shards hold exactly what the index says.

@@ -14,11 +14,11 @@ pub const MAX_CONFIG: u64 = 64 << 20;
 /// Limit for tokenizer.json.
 pub const MAX_TOKENIZER: u64 = 512 << 20;
 
-/// Reads a UTF-8 file of at most `limit` bytes.
+/// Reads a file of at most `limit` bytes.
 ///
 /// # Errors
-/// Exit 3 for a missing, overlong, non-regular or non-UTF-8 file.
-pub fn read_text(path: &Path, limit: u64) -> Result<String> {
+/// Exit 3 for a missing, overlong or non-regular file.
+pub fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let meta = std::fs::metadata(path).map_err(|e| Error::io("read", path, &e))?;
     if !meta.is_file() {
         return Err(Error::input(format!("{} is not a regular file", Shown::path(path))));
@@ -28,13 +28,19 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
             .found(format!("{} bytes", meta.len()))
             .expected(format!("at most {limit} bytes")));
     }
-    let mut text = String::new();
+    let mut bytes = Vec::with_capacity(meta.len() as usize);
     let file = File::open(path).map_err(|e| Error::io("read", path, &e))?;
-    file.take(limit).read_to_string(&mut text).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidData => Error::input(format!("{} is not UTF-8 text", Shown::path(path))),
-        _ => Error::io("read", path, &e),
-    })?;
-    Ok(text)
+    file.take(limit).read_to_end(&mut bytes).map_err(|e| Error::io("read", path, &e))?;
+    Ok(bytes)
+}
+
+/// Reads a UTF-8 file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`read_bytes`]; exit 3 for a file that is no text.
+pub fn read_text(path: &Path, limit: u64) -> Result<String> {
+    String::from_utf8(read_bytes(path, limit)?)
+        .map_err(|_| Error::input(format!("{} is not UTF-8 text", Shown::path(path))))
 }
 
 /// Parses JSON text that was read from `path`; nesting beyond 128 levels is refused by the parser.

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 pub use config::Config;
 pub use folder::{LeftOut, SideFile};
+use header::HeaderTensor;
 pub use map::MappedCheckpoint;
 pub use read::{Location, ShardFile};
 pub use tensor::{TensorIndex, TensorMeta, TensorReader, TensorSpec, list_some, no_tensor};
@@ -30,6 +31,7 @@ pub struct Checkpoint {
     locations: Vec<Location>,
     shards: read::ShardPool,
     files: Vec<SideFile>,
+    templates: Vec<SideFile>,
     left_out: Vec<LeftOut>,
 }
 
@@ -42,20 +44,16 @@ impl Checkpoint {
         let listing = folder::list(dir)?;
         let config = Config::read(&dir.join("config.json"))?;
         let mut shards = Vec::with_capacity(listing.shards.len());
-        let mut tensors = Vec::new();
+        let mut headers = Vec::with_capacity(listing.shards.len());
         let mut locations = Vec::new();
-        for (at, name) in listing.shards.iter().enumerate() {
+        for name in &listing.shards {
             let (shard, header) = ShardFile::open(dir, name)?;
-            for t in header.tensors {
-                locations.push(Location { offset: shard.data_start + t.begin, len: t.len });
-                tensors.push(TensorMeta { spec: t.spec, shard: at });
-            }
+            let location = |t: &HeaderTensor| Location { offset: shard.data_start + t.begin, len: t.len };
+            locations.extend(header.tensors.iter().map(location));
+            headers.push(header);
             shards.push(shard);
         }
-        let index = TensorIndex::new(listing.shards.clone(), tensors)?;
-        if let Some(map) = &listing.index {
-            map.check_against(&index)?;
-        }
+        let index = TensorIndex::of_headers(listing.shards, headers, listing.index.as_ref())?;
         let shards = read::ShardPool::new(shards);
         Ok(Checkpoint {
             dir: dir.to_path_buf(),
@@ -64,6 +62,7 @@ impl Checkpoint {
             locations,
             shards,
             files: listing.files,
+            templates: listing.templates,
             left_out: listing.left_out,
         })
     }
@@ -81,6 +80,11 @@ impl Checkpoint {
     /// Files beside the weights that belong to the model (tokenizer, template, licence ...), `config.json` not among them.
     pub fn files(&self) -> &[SideFile] {
         &self.files
+    }
+
+    /// Named chat templates beside the default.
+    pub fn templates(&self) -> &[SideFile] {
+        &self.templates
     }
 
     /// Files that are not part of a model folder and are never copied, with the reason.

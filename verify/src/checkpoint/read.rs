@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use super::folder;
-use super::header::{Header, MAX_HEADER};
+use super::header::{self, Header};
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName, Shown};
 
@@ -103,21 +103,9 @@ impl ShardFile {
 
 /// Reads the length and the header, never allocating more than the file can hold.
 pub(crate) fn read_header(file: &mut File, file_len: u64, path: &Path) -> Result<Vec<u8>> {
-    let broken = |what: String| {
-        Error::input(format!("{}: {what}", Shown::path(path)))
-            .hint("the file is cut or is no safetensors file: fetch it again")
-    };
-    if file_len < 8 {
-        return Err(broken(format!("{file_len} bytes are too short for a safetensors file")));
-    }
-    let mut len = [0u8; 8];
-    file.read_exact(&mut len).map_err(|e| Error::io("read", path, &e))?;
-    let len = u64::from_le_bytes(len);
-    if len > MAX_HEADER || len > file_len - 8 {
-        return Err(broken("its header does not fit".into())
-            .found(format!("a header of {len} bytes in a file of {file_len}"))
-            .expected(format!("at most {MAX_HEADER} bytes, all inside the file")));
-    }
+    let mut first = Vec::with_capacity(8);
+    file.by_ref().take(8).read_to_end(&mut first).map_err(|e| Error::io("read", path, &e))?;
+    let len = header::json_len(&first, file_len, &path.to_string_lossy())?;
     let mut json = vec![0u8; len as usize];
     file.read_exact(&mut json).map_err(|e| Error::io("read", path, &e))?;
     Ok(json)

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::header::Header;
+use super::index_json::IndexJson;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::names::{FileName, Shown};
@@ -92,6 +94,19 @@ impl TensorIndex {
                 .expected("each name once")
                 .hint("shards of two checkpoints are mixed in this folder: fetch it again")),
         }
+    }
+
+    /// The index of `shards` by their `headers`, which hold what the index file `told` says, where there is one.
+    ///
+    /// # Errors
+    /// As [`Self::new`] and [`IndexJson::check_against`].
+    pub fn of_headers(shards: Vec<FileName>, headers: Vec<Header>, told: Option<&IndexJson>) -> Result<Self> {
+        let of_shard = |(shard, h): (usize, Header)| {
+            h.tensors.into_iter().map(move |t| TensorMeta { spec: t.spec, shard })
+        };
+        let index = TensorIndex::new(shards, headers.into_iter().enumerate().flat_map(of_shard).collect())?;
+        told.map_or(Ok(()), |told| told.check_against(&index))?;
+        Ok(index)
     }
 
     /// Shard file names, in order.

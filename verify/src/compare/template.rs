@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::error::Result;
-use crate::inspect::{Tokens, side_text};
+use crate::inspect::Tokens;
 use crate::names::Digest;
 use crate::rewrite::ModelView;
 use crate::template::{ChatTemplate, Places, Renderer, Request, lint};
@@ -53,8 +53,7 @@ pub fn difference(a: &ModelView, b: &ModelView) -> Result<Option<TemplateDiffere
 }
 
 fn chosen(view: &ModelView) -> Result<Option<ChatTemplate>> {
-    let dir = view.config.path().parent().unwrap_or(std::path::Path::new(""));
-    Ok(Places::collect(dir, |name| side_text(view, name))?.chosen())
+    Ok(Places::of(view)?.chosen())
 }
 
 /// What the usual conversations become; a refusal counts as a prompt of its own.

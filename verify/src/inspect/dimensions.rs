@@ -132,6 +132,11 @@ impl Dimensions {
         })
     }
 
+    /// Tokens that the model takes at most, where its config tells.
+    pub fn longest_context(&self) -> Option<u64> {
+        self.context.map(|tokens| tokens as u64)
+    }
+
     /// Layers of the body.
     pub fn layers(&self) -> usize {
         self.attention_layers + self.linear_layers

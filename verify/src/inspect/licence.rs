@@ -27,16 +27,21 @@ const KNOWN: [(&str, &str); 8] = [
     ("tongyi qianwen license", "Tongyi Qianwen License"),
 ];
 
+/// The model card.
+pub(super) const CARD: &str = "README.md";
+
+/// Whether a file is a licence, by its name.
+pub(super) fn is_licence(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["license", "licence", "copying"].iter().any(|start| name.starts_with(start))
+}
+
 impl Licence {
     /// Looks for a licence file, then for the model card's `license:`.
     ///
     /// # Errors
     /// Where such a file cannot be read.
     pub fn of(view: &ModelView) -> Result<Option<Self>> {
-        let is_licence = |name: &str| {
-            let name = name.to_ascii_lowercase();
-            name.starts_with("license") || name.starts_with("licence") || name.starts_with("copying")
-        };
         if let Some(file) = view.files.iter().find(|f| is_licence(f.name.as_str())) {
             let bytes = file.content.read()?;
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).to_lowercase();
@@ -45,7 +50,7 @@ impl Licence {
             let name = known.map_or_else(|| Shown(first).to_string(), str::to_string);
             return Ok(Some(Licence { name, file: file.name.to_string() }));
         }
-        let Some(card) = view.file("README.md") else { return Ok(None) };
+        let Some(card) = view.file(CARD) else { return Ok(None) };
         let bytes = card.content.read()?;
         Ok(front_matter(&String::from_utf8_lossy(&bytes))
             .map(|name| Licence { name, file: card.name.to_string() }))

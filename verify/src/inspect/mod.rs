@@ -19,8 +19,6 @@ mod storage;
 mod thinking;
 mod tokens;
 
-use std::path::Path;
-
 use serde::Serialize;
 use serde_json::Value;
 
@@ -108,7 +106,7 @@ impl Inspection {
         let storage = Storage::of(&view.config, &view.tensors);
         let tokens = Tokens::of(view)?;
         let licence = Licence::of(view)?;
-        let places = Places::collect(folder(view), |name| side_text(view, name))?;
+        let places = Places::of(view)?;
         let renderer = places
             .chosen()
             .and_then(|template| keep(Renderer::new(template, tokens.for_template.clone()), &mut failures));
@@ -194,24 +192,26 @@ impl Looked<'_> {
     }
 }
 
+/// Which of the files `names` of a folder [`Inspection::of`] needs beside config, index and headers. A licence
+/// file makes the model card needless.
+pub fn needed<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    const READ: [&str; 6] = [
+        "chat_template.jinja",
+        "chat_template.json",
+        "generation_config.json",
+        "preprocessor_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    let first_licence = names.iter().filter(|n| licence::is_licence(n)).min();
+    let tells_licence = |n: &str| first_licence.map_or(n == licence::CARD, |first| n == *first);
+    names.iter().filter(|n| READ.contains(n) || tells_licence(n)).copied().collect()
+}
+
 fn keep<T>(result: Result<T>, failures: &mut Vec<Error>) -> Option<T> {
     result.map_err(|e| failures.push(e)).ok()
 }
 
-fn folder(view: &ModelView) -> &Path {
-    view.config.path().parent().unwrap_or(Path::new(""))
-}
-
-pub(crate) fn side_text(view: &ModelView, name: &str) -> Result<Option<String>> {
-    let Some(file) = view.file(name) else { return Ok(None) };
-    let bytes = file.content.read()?;
-    match std::str::from_utf8(&bytes) {
-        Ok(text) => Ok(Some(text.to_string())),
-        Err(_) => Err(Error::input(format!("{name} is not UTF-8 text")).hint("fetch it again")),
-    }
-}
-
 pub(crate) fn side_json(view: &ModelView, name: &str) -> Result<Option<Value>> {
-    let text = side_text(view, name)?;
-    text.map(|t| json::parse(&t, &folder(view).join(name))).transpose()
+    view.text(name)?.map(|t| json::parse(&t, &view.folder().join(name))).transpose()
 }

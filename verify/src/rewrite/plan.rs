@@ -307,6 +307,7 @@ mod tests {
             .unwrap(),
             tensors: Default::default(),
             files: vec![],
+            templates: vec![],
             left_out: vec![],
         };
         let mut stage = Stage::unchanged("t", view.clone(), &view).unwrap();

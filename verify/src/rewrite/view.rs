@@ -1,9 +1,9 @@
 //! A model folder without its bytes, real or still to be written: what one stage hands to the next.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::checkpoint::{Checkpoint, Config, LeftOut, TensorIndex, TensorReader};
+use crate::checkpoint::{Checkpoint, Config, LeftOut, SideFile, TensorIndex, TensorReader, json};
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName};
 
@@ -16,6 +16,8 @@ pub struct ModelView {
     pub tensors: TensorIndex,
     /// Side files, sorted by name.
     pub files: Vec<ViewFile>,
+    /// Named chat templates beside the default, sorted by name; no stage carries them over.
+    pub templates: Vec<ViewFile>,
     /// Files of the inputs that are not carried over.
     pub left_out: Vec<LeftOut>,
 }
@@ -31,6 +33,18 @@ pub struct ViewFile {
     pub origin: String,
 }
 
+impl ViewFile {
+    /// Its text.
+    ///
+    /// # Errors
+    /// When it cannot be read; exit 3 where it is no text.
+    pub fn text(&self) -> Result<String> {
+        let bytes = self.content.read()?;
+        let text = std::str::from_utf8(&bytes).map(str::to_string);
+        text.map_err(|_| Error::input(format!("{} is not UTF-8 text", self.name)).hint("fetch it again"))
+    }
+}
+
 /// Bytes that lie in a file or in memory.
 #[derive(Debug, Clone)]
 pub enum Content {
@@ -44,13 +58,11 @@ impl Content {
     /// The bytes. Side files are small; tokenizers may be some tens of MB.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// When the file cannot be read; exit 3 for one that is larger than any tokenizer.
     pub fn read(&self) -> Result<Arc<[u8]>> {
         match self {
             Content::Bytes(b) => Ok(b.clone()),
-            Content::File(path) => {
-                std::fs::read(path).map(Into::into).map_err(|e| Error::io("read", path, &e))
-            }
+            Content::File(path) => json::read_bytes(path, json::MAX_TOKENIZER).map(Into::into),
         }
     }
 
@@ -69,17 +81,31 @@ impl Content {
 impl ModelView {
     /// The view of a real folder.
     pub fn of(checkpoint: &Checkpoint) -> Self {
-        let files = checkpoint.files().iter().map(|f| ViewFile {
+        let file = |f: &SideFile| ViewFile {
             name: f.name.clone(),
             content: Content::File(f.path.clone()),
             origin: "base".to_string(),
-        });
+        };
         ModelView {
             config: checkpoint.config().clone(),
             tensors: checkpoint.index().clone(),
-            files: files.collect(),
+            files: checkpoint.files().iter().map(file).collect(),
+            templates: checkpoint.templates().iter().map(file).collect(),
             left_out: checkpoint.left_out().to_vec(),
         }
+    }
+
+    /// The folder, as messages call it.
+    pub fn folder(&self) -> &Path {
+        self.config.path().parent().unwrap_or(Path::new(""))
+    }
+
+    /// The text of the side file called `name`; `None` where there is no such file.
+    ///
+    /// # Errors
+    /// As [`ViewFile::text`].
+    pub fn text(&self, name: &str) -> Result<Option<String>> {
+        self.file(name).map(ViewFile::text).transpose()
     }
 
     /// The side file called `name`.

@@ -90,7 +90,7 @@ pub enum Vram {
 }
 
 impl Vram {
-    /// Reads `24GiB`, `24GB`, `24`, or a card's name.
+    /// Reads `24GiB`, `24GB`, `24`, `24564MiB`, or a card's name.
     ///
     /// # Errors
     /// Exit 2 for text that is neither, listing the cards; and for a name that fits cards of several sizes.
@@ -135,12 +135,24 @@ impl Vram {
     }
 }
 
-/// An amount of memory: cards are sold in GB and hold GiB, so both units mean GiB.
+/// More than any card has, in GiB. A larger number is one of MiB without its unit.
+const MOST_GIB: f64 = 4096.0;
+
+/// An amount of memory: cards are sold in GB and hold GiB, so both units mean GiB; `nvidia-smi` tells MiB.
 fn amount(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 6] = [
+        ("gib", 1 << 30),
+        ("gb", 1 << 30),
+        ("g", 1 << 30),
+        ("mib", 1 << 20),
+        ("mb", 1 << 20),
+        ("m", 1 << 20),
+    ];
     let text = text.trim().to_ascii_lowercase();
-    let number = ["gib", "gb", "g"].iter().find_map(|unit| text.strip_suffix(unit)).unwrap_or(&text);
-    let gib: f64 = number.trim().parse().ok()?;
-    (gib > 0.0 && gib < 1e6).then_some((gib * (1u64 << 30) as f64) as u64)
+    let with_unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+    let (number, unit) = with_unit.unwrap_or((&text, 1 << 30));
+    let bytes = number.trim().parse::<f64>().ok()? * unit as f64;
+    (bytes >= (1u64 << 20) as f64 && bytes <= MOST_GIB * (1u64 << 30) as f64).then_some(bytes as u64)
 }
 
 fn bare(name: &str) -> String {
@@ -160,7 +172,7 @@ fn unknown(text: &str) -> Error {
     let names: Vec<_> = CARDS.iter().map(|c| c.name).collect();
     Error::usage(format!("--vram {} is neither an amount nor a card that prep knows", Shown(text)))
         .expected(format!("an amount such as 24GiB, or one of: {}", names.join(", ")))
-        .hint("give the amount that nvidia-smi shows")
+        .hint("give the amount that nvidia-smi shows, with its unit: 24564MiB")
 }
 
 #[cfg(test)]
@@ -192,9 +204,12 @@ mod tests {
 
     #[test]
     fn amounts_are_gib_whatever_the_unit() {
-        for text in ["24GiB", "24gb", "24 G", "24"] {
+        for text in ["24GiB", "24gb", "24 G", "24", "24576MiB", "24576 mib"] {
             assert_eq!(Vram::parse(text).unwrap(), Vram::Bytes(24 << 30), "{text}");
         }
+        assert_eq!(Vram::parse("12GB").unwrap(), Vram::Bytes(12 << 30));
+        assert_eq!(Vram::parse("24564MiB").unwrap(), Vram::Bytes(24_564 << 20));
+        assert_eq!(Vram::parse("1.5GiB").unwrap(), Vram::Bytes(3 << 29));
     }
 
     #[test]
@@ -202,7 +217,9 @@ mod tests {
         let e = Vram::parse("A100").unwrap_err().to_string();
         assert!(e.contains("`A100 40GB` or `A100 80GB`"), "{e}");
         assert!(Vram::parse("RTX 9999").unwrap_err().to_string().contains("H200"));
-        assert!(Vram::parse("").is_err() && Vram::parse("-4GiB").is_err() && Vram::parse("0").is_err());
+        for bad in ["", "-4GiB", "0", "24564", "nan", "inf", "1e300", "GiB", "0.0001MiB"] {
+            assert!(Vram::parse(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

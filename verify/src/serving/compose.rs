@@ -1,7 +1,7 @@
 //! A compose file that serves a model.
 
 use super::launch::Launch;
-use super::quote::{comment, yaml};
+use super::quote::{comment, container, yaml};
 use super::warm_up::{HEALTH, START_SECONDS, script};
 
 /// The file's text. `folder` is the model's on the host; the launch line must be that of `/models/NAME`.
@@ -72,7 +72,7 @@ services:
 
 /// A list on one line.
 pub(super) fn list(words: &[String]) -> String {
-    format!("[{}]", words.iter().map(|w| yaml(w)).collect::<Vec<_>>().join(", "))
+    format!("[{}]", words.iter().map(|w| container(w)).collect::<Vec<_>>().join(", "))
 }
 
 /// The flags as items of a list, each below its reason.
@@ -82,8 +82,8 @@ pub(super) fn arguments(launch: &Launch, indent: usize) -> String {
     for f in &launch.flags {
         lines.push(format!("{pad}# {}", comment(&f.reason)));
         lines.push(format!("{pad}- {}", yaml(f.name)));
-        lines.extend(f.value.iter().map(|v| format!("{pad}- {}", yaml(v))));
+        lines.extend(f.value.iter().map(|v| format!("{pad}- {}", container(v))));
     }
-    lines.extend(launch.extra.iter().map(|w| format!("{pad}- {}", yaml(w))));
+    lines.extend(launch.extra.iter().map(|w| format!("{pad}- {}", container(w))));
     lines.join("\n")
 }

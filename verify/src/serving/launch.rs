@@ -33,15 +33,17 @@ pub struct Flag {
 pub struct Wish {
     /// The server.
     pub engine: Engine,
-    /// The model's folder as the server sees it.
+    /// The model's folder as the server sees it, or `OWNER/NAME` where the server fetches it itself.
     pub model: String,
+    /// The commit of such a model.
+    pub revision: Option<String>,
     /// The name that clients ask for.
     pub served_name: String,
     /// The cards, where they are told.
     pub vram: Option<Vram>,
     /// How many.
     pub gpus: u64,
-    /// Longest conversation; the model's own context, or what fits, where it is not told.
+    /// Longest conversation; that of [`Load::asked`], or what fits, where it is not told.
     pub context: Option<u64>,
     /// Conversations at once; the server's default where it is not told.
     pub concurrency: Option<u64>,
@@ -110,9 +112,6 @@ pub struct Launch {
     pub notes: Vec<Finding>,
 }
 
-/// Conversations at once where nobody says.
-pub const CONCURRENCY: u64 = 8;
-
 impl Launch {
     /// The line for a model.
     ///
@@ -168,11 +167,7 @@ fn fit(found: &Inspection, index: &TensorIndex, wish: &Wish) -> Result<Option<Fi
     let (Some(vram), Some(d)) = (wish.vram, found.dimensions.as_ref()) else { return Ok(None) };
     let format = found.weight_format();
     let weights = Weights::as_found(format, index, found.architecture.as_ref());
-    let own = d.context.map_or(32_768, |c| c as u64);
-    let load = Load {
-        context: wish.context.unwrap_or(own).min(own),
-        concurrency: wish.concurrency.unwrap_or(CONCURRENCY),
-    };
+    let load = Load::asked(wish.context, wish.concurrency, d.longest_context());
     let fit = Fit::of(d, &weights, cache_format(found), &Deployment { vram, gpus: wish.gpus, load });
     if let Verdict::No { lacks } = fit.verdict {
         let gib = |b: u64| format!("{:.1} GiB", b as f64 / (1u64 << 30) as f64);
@@ -213,6 +208,9 @@ impl Line<'_> {
 
     fn names(&mut self) {
         let name = self.wish.served_name.clone();
+        if let Some(revision) = self.wish.revision.clone() {
+            self.add("--revision", Some(revision), "the commit that was looked at: a branch moves on");
+        }
         self.add("--served-model-name", Some(name), "the name that clients send as `model`");
         if self.wish.contained {
             self.add("--host", Some("0.0.0.0".into()), "reachable from outside of the container");
@@ -249,7 +247,8 @@ impl Line<'_> {
     }
 
     fn sizes(&mut self, found: &Inspection, fit: Option<&Fit>) -> Result<()> {
-        let own = found.dimensions.as_ref().and_then(|d| d.context).map(|c| c as u64);
+        let own = found.dimensions.as_ref().and_then(|d| d.longest_context());
+        let load = Load::asked(self.wish.context, self.wish.concurrency, own);
         if let (Some(asked), Some(own)) = (self.wish.context, own)
             && asked > own
         {
@@ -262,19 +261,20 @@ impl Line<'_> {
             _ => None,
         });
         let names = self.called("--max-model-len", "--context-length");
-        match (self.wish.context.or(own), limit) {
-            (wanted, Some(limit)) => {
-                let of = wanted.map_or(String::new(), |w| format!(" (of {w})"));
-                let reason = format!(
-                    "as much as the cards hold for {} conversations at once{of}",
-                    self.wish.concurrency.unwrap_or(CONCURRENCY)
-                );
-                self.add(names, Some(limit.to_string()), reason);
-            }
-            (Some(asked), None) if self.wish.context.is_some() => {
-                self.add(names, Some(asked.to_string()), "the context that was asked for");
-            }
-            _ => {}
+        let context = limit.unwrap_or(load.context);
+        let reason = match (limit, self.wish.context, own) {
+            (Some(_), ..) => Some(format!(
+                "as much as the cards hold for {} conversations at once (of {})",
+                load.concurrency, load.context
+            )),
+            (None, Some(_), _) => Some("the context that was asked for".to_string()),
+            (None, None, Some(own)) if own > context => Some(format!(
+                "prep's default, which `prep inspect` reckons with too: --context asks for up to {own}"
+            )),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            self.add(names, Some(context.to_string()), reason);
         }
         if let Some(n) = self.wish.concurrency {
             let names = self.called("--max-num-seqs", "--max-running-requests");
@@ -369,20 +369,25 @@ impl Line<'_> {
     }
 
     fn template(&mut self, found: &Inspection) {
-        let only_processor = found.template.as_ref().is_some_and(|t| t.only_in_processor);
         if let Some(path) = &self.wish.template {
             let path = path.to_string_lossy().into_owned();
-            self.add("--chat-template", Some(path), "the template that was asked for");
-        } else if only_processor && found.parameters.of(Part::Vision).tensors == 0 {
-            let path = format!("{}/chat_template.jinja", self.wish.model.trim_end_matches('/'));
-            let reason = "servers of text models do not look into chat_template.json";
-            self.add("--chat-template", Some(path), reason);
-            self.notes.push(Finding::new(
-                Level::Warning,
-                "the template stands in chat_template.json alone",
-                "write the file that the line names first: `prep template embed MODEL`",
-            ));
+            return self.add("--chat-template", Some(path), "the template that was asked for");
         }
+        let only_processor = found.template.as_ref().is_some_and(|t| t.only_in_processor);
+        if !only_processor || found.parameters.of(Part::Vision).tensors > 0 {
+            return;
+        }
+        let advice = match self.wish.revision {
+            Some(_) => "download the model, then `prep template embed MODEL`, and serve the folder",
+            None => {
+                let path = format!("{}/chat_template.jinja", self.wish.model.trim_end_matches('/'));
+                let reason = "servers of text models do not look into chat_template.json";
+                self.add("--chat-template", Some(path), reason);
+                "write the file that the line names first: `prep template embed MODEL`"
+            }
+        };
+        let what = "the template stands in chat_template.json alone: servers of text models do not find it";
+        self.notes.push(Finding::new(Level::Warning, what, advice));
     }
 
     fn vision(&mut self, found: &Inspection) {

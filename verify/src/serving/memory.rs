@@ -36,6 +36,19 @@ pub struct Load {
     pub concurrency: u64,
 }
 
+/// Tokens of a conversation where nobody says, of models that take more.
+const CONTEXT: u64 = 32_768;
+/// Conversations at once where nobody says.
+pub const CONCURRENCY: u64 = 8;
+
+impl Load {
+    /// What is asked for, with defaults: `own` is the model's context, where it is told.
+    pub fn asked(context: Option<u64>, concurrency: Option<u64>, own: Option<u64>) -> Self {
+        let default = own.map_or(CONTEXT, |own| own.min(CONTEXT));
+        Load { context: context.unwrap_or(default), concurrency: concurrency.unwrap_or(CONCURRENCY) }
+    }
+}
+
 /// Memory that is neither weights nor cache, of one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Activations {

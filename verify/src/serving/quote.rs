@@ -24,6 +24,12 @@ pub fn yaml(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+/// A word of a container's command in YAML: compose replaces `$NAME`, Kubernetes `$(NAME)`, and both take `$$` for one
+/// `$`.
+pub fn container(word: &str) -> String {
+    yaml(&word.replace('$', "$$"))
+}
+
 /// A name of a Kubernetes object: lower case letters, digits and dashes, at most 50.
 pub fn object_name(text: &str) -> String {
     let dashed: String =
@@ -51,6 +57,7 @@ mod tests {
         assert_eq!(shell("/m/a b's"), "'/m/a b'\\''s'");
         assert_eq!(shell("--x"), "--x");
         assert_eq!(systemd("50% of $A \"b\""), "\"50%% of $$A \\\"b\\\"\"");
+        assert_eq!(container("$HOME $(id)"), r#""$$HOME $$(id)""#);
         assert_eq!(yaml("a: \"b\"\n"), r#""a: \"b\"\n""#);
         assert_eq!(object_name("Qwen3.6_35B/"), "qwen3-6-35b");
         assert_eq!((object_name("3B").as_str(), object_name("..").as_str()), ("m-3b", "model"));

@@ -52,7 +52,7 @@ pub fn run_served(
         if asks.is_empty() {
             continue;
         }
-        progress.begin("requests", asks.len() as u64);
+        progress.begin_steps("requests", asks.len() as u64);
         let answers = all(server, &asks, asking, progress);
         progress.check()?;
         for ((at, ..), answer) in asks.iter().zip(answers) {

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use crate::checkpoint::{folder, json};
+use crate::checkpoint::{SideFile, folder, json};
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName, Shown};
+use crate::rewrite::ModelView;
 
 /// The file that wins.
 pub const JINJA: &str = "chat_template.jinja";
@@ -20,8 +21,6 @@ pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub const PROCESSOR: &str = "chat_template.json";
 /// The key that holds a template inside JSON files.
 pub const KEY: &str = "chat_template";
-/// The folder of named templates beside the default.
-const NAMED: &str = "additional_chat_templates";
 
 /// The template that tool-calling requests are rendered with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +106,7 @@ fn no_template(path: &Path) -> Error {
     Error::input(format!("{} holds no chat template", Shown::path(path)))
         .expected(format!("{JINJA}, or the key `{KEY}` in {TOKENIZER_CONFIG} or {PROCESSOR}"))
         .hint("embed one with `prep template embed MODEL --from FILE|DIR`")
+        .about(path)
 }
 
 /// All templates of a folder, the ones that win first.
@@ -122,20 +122,35 @@ impl Places {
     /// # Errors
     /// Exit 3 where a file cannot be read, is no JSON, or the key is neither text nor a list of named texts.
     pub fn read(dir: &Path) -> Result<Self> {
-        Self::collect(dir, |name| text_of(dir, name))
+        let text = |f: SideFile| Ok((f.name, json::read_text(&f.path, json::MAX_CONFIG)?));
+        let named = folder::named_templates(dir)?.into_iter().map(text).collect::<Result<Vec<_>>>()?;
+        Self::collect(dir, named, |name| text_of(dir, name))
     }
 
-    /// As [`Self::read`], with the texts of the files from `text`; `dir` is where messages say they lie.
+    /// The same of a folder whose files lie anywhere.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn collect(dir: &Path, text: impl Fn(&str) -> Result<Option<String>>) -> Result<Self> {
+    pub fn of(view: &ModelView) -> Result<Self> {
+        let named = view.templates.iter().map(|f| Ok((f.name.clone(), f.text()?)));
+        Self::collect(view.folder(), named.collect::<Result<Vec<_>>>()?, |name| view.text(name))
+    }
+
+    fn collect(
+        dir: &Path,
+        named: Vec<(FileName, String)>,
+        text: impl Fn(&str) -> Result<Option<String>>,
+    ) -> Result<Self> {
         let mut found = Vec::new();
         if let Some(text) = text(JINJA)? {
             let source = Source { file: dir.join(JINJA), place: Place::Jinja, name: None };
             found.push(ChatTemplate { text, source });
         }
-        found.extend(named_files(&dir.join(NAMED))?);
+        found.extend(named.into_iter().map(|(file, text)| {
+            let name = Some(file.as_str().trim_end_matches(".jinja").to_string());
+            let file = dir.join(folder::TEMPLATES).join(&file);
+            ChatTemplate { text, source: Source { file, place: Place::Jinja, name } }
+        }));
         for (name, place) in [(TOKENIZER_CONFIG, Place::TokenizerConfig), (PROCESSOR, Place::Processor)] {
             if let Some(text) = text(name)? {
                 let path = dir.join(name);
@@ -191,24 +206,6 @@ fn text_of(dir: &Path, name: &str) -> Result<Option<String>> {
     json::read_text(&path, json::MAX_CONFIG).map(Some)
 }
 
-fn named_files(dir: &Path) -> Result<Vec<ChatTemplate>> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(Vec::new()) };
-    let mut names: Vec<String> = entries
-        .filter_map(|e| e.ok()?.file_name().into_string().ok())
-        .filter(|n| n.ends_with(".jinja"))
-        .collect();
-    names.sort();
-    let mut found = Vec::new();
-    for file in names {
-        if let Some(text) = text_of(dir, &file)? {
-            let name = Some(file.trim_end_matches(".jinja").to_string());
-            let source = Source { file: dir.join(&file), place: Place::Jinja, name };
-            found.push(ChatTemplate { text, source });
-        }
-    }
-    Ok(found)
-}
-
 fn in_json(file: &Value, path: &Path, place: Place) -> Result<Vec<ChatTemplate>> {
     let source =
         |name: Option<&str>| Source { file: path.to_path_buf(), place, name: name.map(str::to_string) };
@@ -216,6 +213,7 @@ fn in_json(file: &Value, path: &Path, place: Place) -> Result<Vec<ChatTemplate>>
         Error::input(format!("key `{KEY}` in {} is no template", Shown::path(path)))
             .found(Shown(&found.to_string()).to_string())
             .expected("a text, or a list of {\"name\", \"template\"}")
+            .hint("fetch the file again, or write the key anew: `prep template embed MODEL --from FILE`")
     };
     match file.get(KEY) {
         None | Some(Value::Null) => Ok(Vec::new()),

@@ -1,6 +1,10 @@
 //! What a check of a template found.
 
+use std::path::Path;
+
 use serde::Serialize;
+
+use crate::names::naming_folder;
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -40,5 +44,10 @@ impl Finding {
     /// A finding.
     pub fn new(level: Level, what: impl Into<String>, advice: impl Into<String>) -> Self {
         Finding { level, what: what.into(), advice: advice.into() }
+    }
+
+    /// The same, about the folder `dir`: its advice names it.
+    pub fn about(self, dir: &Path) -> Self {
+        Finding { advice: naming_folder(&self.advice, dir), ..self }
     }
 }

@@ -20,15 +20,14 @@ pub struct EmbedTemplate {
 
 impl Rewrite for EmbedTemplate {
     fn plan(&self, input: &ModelView, _: &dyn TensorReader) -> Result<Stage> {
-        let text = |name: &str| text_of(input, name);
-        let dir = input.config.path().parent().unwrap_or(std::path::Path::new("")).to_path_buf();
+        let text = |name: &str| input.text(name);
         let template = match &self.template {
             Some(t) => t.clone(),
-            None => Places::collect(&dir, text)?.chosen().ok_or_else(no_template)?,
+            None => Places::of(input)?.chosen().ok_or_else(no_template)?,
         };
         let tokenizer_config = text(TOKENIZER_CONFIG)?;
         let tokens = match &tokenizer_config {
-            Some(t) => tokens_of(&files::parse(t, &dir.join(TOKENIZER_CONFIG))?),
+            Some(t) => tokens_of(&files::parse(t, &input.folder().join(TOKENIZER_CONFIG))?),
             None => Default::default(),
         };
         // A template that does not compile would only be noticed by the server.
@@ -57,13 +56,6 @@ impl Rewrite for EmbedTemplate {
         stage.decisions = decisions;
         Ok(stage)
     }
-}
-
-fn text_of(view: &ModelView, name: &str) -> Result<Option<String>> {
-    let Some(file) = view.file(name) else { return Ok(None) };
-    let bytes = file.content.read()?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| Error::input(format!("{name} is not UTF-8 text")))?;
-    Ok(Some(text.to_string()))
 }
 
 fn no_template() -> Error {

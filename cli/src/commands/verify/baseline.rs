@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use runner::compare::{Compared, Talk, compare};
 use runner::{Engine, Machine, Options};
 use verify::checkpoint::json::read_text;
+use verify::names::folder_name;
 use verify::parsers::ReasoningParser;
 use verify::suite::compare::{Change, Divergence, LayerRouting, Limits, Run, scores};
 use verify::suite::{self, Reading, Running, Sampling, Transcript};
 use verify::template::Renderer;
-use verify::{Error, Result, Shown};
+use verify::{Result, Shown};
 
 use super::job::{Job, runner_sampling};
 use crate::args;
 use crate::args::Global;
+use crate::commands::folder_of;
 use crate::console::Console;
 use crate::output::{Output, table};
 
@@ -29,19 +31,21 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// As the command line says; none where it names no baseline.
+    /// As the command line or a recipe says; none where it names no baseline.
     ///
     /// # Errors
     /// Exit 3 where the baseline is no folder, or the text cannot be read: told before anything runs.
     pub fn of(args: &args::Baseline) -> Result<Option<Self>> {
         let Some(model) = args.baseline.clone() else { return Ok(None) };
-        if !model.is_dir() {
-            return Err(Error::input(format!("the baseline {} is not a folder", Shown::path(&model)))
-                .hint("check the path"));
-        }
+        folder_of(&model).map_err(|e| e.at("the baseline"))?;
         let text = args.text.as_deref().map(|path| read_text(path, MAX_TEXT)).transpose()?;
         let limits = Limits { max_score_drop: args.max_score_drop, max_kl: args.max_kl };
         Ok(Some(Baseline { model, text, limits }))
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &std::path::Path {
+        &self.model
     }
 
     /// Runs the suite through the baseline, then both models over the same tokens.
@@ -70,9 +74,8 @@ impl Baseline {
             };
         console.clear();
         let before = Run { evaluation: &evaluation, transcripts: &transcripts };
-        let name = self.model.canonicalize().unwrap_or_else(|_| self.model.clone());
         Ok(Change {
-            baseline: name.file_name().map_or("baseline".into(), |n| n.to_string_lossy().into_owned()),
+            baseline: folder_name(&self.model),
             score: scores(before, run),
             predictions,
             not_compared,

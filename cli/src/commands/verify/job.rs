@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use runner::Wish;
 use verify::diagnose::Taught;
+use verify::names::folder_name;
 use verify::parsers::{self, Parser, ReasoningParser};
 use verify::suite::{Asked, Reading, Sampling, Settings, Suite};
 use verify::template::Renderer;
-use verify::{Error, Result, Shown, diagnose};
+use verify::{Error, Result, diagnose};
 
 use super::baseline::Baseline;
-use crate::args::Verify;
+use crate::args::{self, Verify};
 use crate::endpoint::{Address, ApiKey};
 
 /// A folder to verify.
@@ -123,7 +124,7 @@ impl<'a> Row<'a> {
             None => suite,
             Some(text) => suite.with_kwargs(&crate::commands::template::object(text)?),
         };
-        let sampling = sampling(args)?;
+        let sampling = drawn(&args.sampling, !args.model.is_empty())?;
         let baseline = Baseline::of(&args.baseline)?;
         let running = |row: usize| -> Result<Running> {
             let name = one_of(&args.parser, row, rows, "--parser")?.map_or("", String::as_str);
@@ -168,7 +169,7 @@ impl<'a> Row<'a> {
     /// Name of the model, without any path of the machine.
     pub fn name(&self) -> String {
         match self {
-            Row::Folder(job) => job.name().to_string(),
+            Row::Folder(job) => job.name(),
             Row::Server(job) => job.served.clone().unwrap_or_else(|| job.address.to_string()),
         }
     }
@@ -185,11 +186,14 @@ fn one_of<'v, T>(values: &'v [T], at: usize, rows: usize, flag: &str) -> Result<
     }
 }
 
-fn sampling(args: &Verify) -> Result<Sampling> {
-    let s = &args.sampling;
+/// How tokens are drawn, checked; `folders` where the built-in runner draws them.
+///
+/// # Errors
+/// Exit 2 for numbers that mean nothing, and for runs that would all be the same.
+pub fn drawn(s: &args::Sampling, folders: bool) -> Result<Sampling> {
     let sampling = Sampling { temperature: s.temperature, top_p: s.top_p, top_k: s.top_k, seed: s.seed };
     runner_sampling(&sampling).check()?;
-    if s.repeat > 1 && s.temperature == 0.0 && !args.model.is_empty() {
+    if s.repeat > 1 && s.temperature == 0.0 && folders {
         return Err(Error::usage("--repeat without --temperature: all runs would be the same")
             .hint("add --temperature 0.7, or what the model's generation_config.json says"));
     }
@@ -209,8 +213,8 @@ pub fn runner_sampling(s: &Sampling) -> runner::Sampling {
 
 impl Job<'_> {
     /// Name of the model, without any path of the machine.
-    pub fn name(&self) -> &str {
-        self.model.file_name().and_then(|n| n.to_str()).unwrap_or("model")
+    pub fn name(&self) -> String {
+        folder_name(self.model)
     }
 }
 
@@ -232,12 +236,4 @@ impl Running {
 /// The suite of a file, or the built-in one.
 pub fn suite_of(file: Option<&Path>) -> Result<Suite> {
     file.map_or_else(Suite::default_suite, Suite::read)
-}
-
-/// The folder as a model, or the error that it is none.
-pub fn folder_of(model: &Path) -> Result<&Path> {
-    match model.is_dir() {
-        true => Ok(model),
-        false => Err(Error::input(format!("{} is not a folder", Shown::path(model))).hint("check the path")),
-    }
 }

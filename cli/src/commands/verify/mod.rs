@@ -18,10 +18,12 @@ use verify::suite::{Form, Reading};
 use verify::template::Finding;
 use verify::{Result, Shown, diagnose};
 
-pub use self::job::{Job, Reasoning, Running, suite_of};
-use self::job::{Row, ServerJob, folder_of};
+pub use self::baseline::Baseline;
+pub use self::job::{Job, Reasoning, Running, drawn, suite_of};
+use self::job::{Row, ServerJob};
 use self::outcome::Outcome;
 pub use self::reports::{check as check_reports, outside, write as write_report};
+use super::folder_of;
 use super::template::say_findings;
 use crate::args::{Global, Verify};
 use crate::console::Console;
@@ -59,12 +61,13 @@ pub fn run(args: &Verify, global: &Global, output: &Output) -> Result<u8> {
 
 /// Checks the folder; where nothing speaks against it, runs the suite. Prints as it goes.
 pub fn verify(job: &Job<'_>, global: &Global, output: &Output) -> Result<Verified> {
-    finish(look_at_folder(job, global, output)?, &job.reports, output)
+    let looked = look_at_folder(job, global, output).map_err(|e| e.about(job.model))?;
+    finish(looked, &job.reports, output)
 }
 
 fn look(row: &Row<'_>, global: &Global, output: &Output) -> Result<Looked> {
     match row {
-        Row::Folder(job) => look_at_folder(job, global, output),
+        Row::Folder(job) => look_at_folder(job, global, output).map_err(|e| e.about(job.model)),
         Row::Server(job) => look_at_server(job, global, output),
     }
 }
@@ -75,13 +78,14 @@ fn look_at_folder(job: &Job<'_>, global: &Global, output: &Output) -> Result<Loo
     job.run.check()?;
     let looked = folder::look(job, global, &console, output)?;
     let Some((renderer, taught)) = looked.template.as_ref().filter(|_| !looked.stops(job)) else {
+        let findings: Vec<_> = looked.findings.into_iter().map(|f| f.about(job.model)).collect();
         output.text("");
-        say_findings(&looked.findings, output);
+        say_findings(&findings, output);
         output.text("\nFAILED: the suite was not run");
         let taught = looked.template.as_ref().map(|(_, taught)| taught);
         let parser = job.run.parser.name;
-        let json = json!({"pass": false, "parser": parser, "findings": looked.findings, "teaches": taught});
-        return Ok(Looked::Stopped { findings: looked.findings, json });
+        let json = json!({"pass": false, "parser": parser, "findings": findings, "teaches": taught});
+        return Ok(Looked::Stopped { findings, json });
     };
     let config = Config::read(&job.model.join("config.json"))?;
     let reasoning = job.run.reasoning.resolve((renderer, taught), config.model_type());

@@ -4,8 +4,9 @@ use verify::checkpoint::Config;
 use verify::suite::{self, Asked, Asking, Reading};
 use verify::{Result, Shown, diagnose};
 
-use super::job::{Reasoning, ServerJob, folder_of};
+use super::job::{Reasoning, ServerJob};
 use super::outcome::{Lowest, Outcome, lowest_of};
+use crate::commands::folder_of;
 use crate::console::Console;
 use crate::endpoint::{Endpoint, ServedFolder, Wanted};
 use crate::output::Output;

@@ -65,11 +65,12 @@ fn run_on<M: Machine>(work: &SuiteRun<'_>) -> Result<Outcome> {
     if let (Some(change), Some(of)) = (&baseline, &job.baseline) {
         verdict.reasons.extend(change.findings(&of.limits));
     }
+    verdict.reasons = verdict.reasons.into_iter().map(|f| f.about(job.model)).collect();
     verdict.reasons.sort_by_key(|f| std::cmp::Reverse(f.level));
     verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
     let settings = job.run.settings(reading, None);
     Ok(Outcome {
-        name: job.name().to_string(),
+        name: job.name(),
         endpoint: None,
         suite: suite.clone(),
         settings,

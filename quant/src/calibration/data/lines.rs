@@ -12,6 +12,9 @@ use super::entry::Entry;
 /// Longest line: as long as a text may be that is tokenized.
 const MAX_LINE: u64 = 16 << 20;
 
+/// U+FEFF in UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// What the built-in set is called.
 pub const BUILT_IN_SOURCE: &str = "built-in set";
 
@@ -78,9 +81,11 @@ impl Lines {
                     .expected(format!("at most {MAX_LINE} bytes"))
                     .at(place()));
             }
-            if !line.trim_ascii().is_empty() {
-                Entry::parse(&line).map_err(|e| e.at(place()))?;
-                places.push(Place { begin, len, number });
+            // Windows editors leave a byte order mark before the first line.
+            let mark = if begin == 0 && line.starts_with(MARK) { MARK.len() } else { 0 };
+            if !line[mark..].trim_ascii().is_empty() {
+                Entry::parse(&line[mark..]).map_err(|e| e.at(place()))?;
+                places.push(Place { begin: begin + mark as u64, len: len - mark as u64, number });
             }
             begin += len;
         }
@@ -176,6 +181,14 @@ mod tests {
         let mut lines = Lines::built_in("\n{\"text\": \"a\"}\r\n \n{\"text\": \"b\"}").unwrap();
         assert_eq!(texts(&mut lines), ["a", "b"]);
         assert_eq!(lines.entry(1).unwrap().0, "built-in set line 4");
+    }
+
+    #[test]
+    fn byte_order_mark_is_passed_over_at_the_start_only() {
+        let mut lines = Lines::built_in("\u{feff}{\"text\": \"a\"}\n{\"text\": \"b\"}\n").unwrap();
+        assert_eq!(texts(&mut lines), ["a", "b"]);
+        assert_eq!(Lines::built_in("\u{feff}\n{\"text\": \"b\"}").unwrap().count(), 1);
+        assert!(Lines::built_in("{\"text\": \"a\"}\n\u{feff}{\"text\": \"b\"}").is_err());
     }
 
     #[test]
