@@ -284,6 +284,8 @@ fn missing_gpu_is_said_where_one_was_asked_for() {
     none.exits(6).says("no GPU was found");
     let old = ended(gpu.command(run("cuda")).env("PREP_STANDIN_VERSION", "11080").output().unwrap());
     old.exits(6).says("too old");
+    let turing = ended(gpu.command(run("cuda")).env("PREP_STANDIN_CAPABILITY", "7.5").output().unwrap());
+    turing.exits(6).says("no GPU is new enough").says("sm_75");
 }
 
 #[test]
@@ -328,4 +330,41 @@ fn memory_that_runs_out_halves_what_runs_at_once_and_no_more() {
     }
     // With nothing left for ever it ends.
     run(halved.unwrap(), 1_000_000).exits(6).says("the GPU's memory is used up");
+}
+
+#[test]
+fn doctor_shows_the_gpu_that_will_be_used() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let (ended, _) = gpu.prep(args!["doctor"]);
+    ended.says("multiprocessors").says("GPU 0,").says("driver for CUDA 12.4");
+}
+
+#[test]
+fn bench_measures_every_part_beside_the_machines_best() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let dir = Dir::new();
+    let config = dir.join("config.json");
+    std::fs::write(
+        &config,
+        r#"{"model_type": "qwen3_moe", "vocab_size": 64, "hidden_size": 128, "num_hidden_layers": 9,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128, "intermediate_size": 128, "max_position_embeddings": 512}"#,
+    )
+    .unwrap();
+    for (format, kernel) in [("bf16", "gate_up_bf16"), ("fp8", "gate_up_e4m3"), ("int4", "gate_up_int4")] {
+        let run = |device: &str| {
+            args![
+                "bench", config, "--format", format, "--layers", "1", "--prompt", "5", "--steps", "2",
+                "--json", "--device", device
+            ]
+        };
+        let (ended, summary) = gpu.prep(run("cuda"));
+        assert!(summary.launches.contains_key(kernel), "{:?}", summary.launches);
+        for json in [ended.succeeds().json(), prep(run("cpu")).succeeds().json()] {
+            crate::schemas::valid("bench", &json);
+            for part in ["/prefill/tokens_per_sec", "/decode/share_of_copy", "/quantize/share"] {
+                assert!(json.pointer(part).unwrap().as_f64().unwrap() > 0.0, "{part} of {json}");
+            }
+        }
+    }
 }

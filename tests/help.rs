@@ -3,7 +3,7 @@
 use crate::args;
 use crate::support::{prep, repository};
 
-pub const COMMANDS: [&str; 20] = [
+pub const COMMANDS: [&str; 21] = [
     "run",
     "download",
     "merge-lora",
@@ -22,6 +22,7 @@ pub const COMMANDS: [&str; 20] = [
     "serve-command",
     "diff",
     "doctor",
+    "bench",
     "completions",
     "man",
 ];

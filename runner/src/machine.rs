@@ -1,13 +1,15 @@
 //! Machines that can be opened: this processor, and GPUs.
 
 use std::path::Path;
+use std::time::Instant;
 
+use rayon::prelude::*;
 use verify::checkpoint::TensorReader;
 use verify::{Checkpoint, Class, Error, Result, TensorIndex};
 
 use crate::backend::Backend;
 use crate::cpu::Cpu;
-use crate::cuda::{self, Cuda};
+use crate::cuda::{self, Cuda, measure};
 use crate::engine::Engine;
 use crate::model::{Model, Options};
 use crate::tokenizer::Tokenizer;
@@ -26,6 +28,18 @@ pub trait Machine: Backend {
     /// Exit 6 with the need and the have.
     fn check_room(&self, weights: u64) -> Result<()>;
 
+    /// Whether it reads weights from where the host has them.
+    const READS_HOST: bool;
+
+    /// Bytes that it reads and writes in a second when it copies its own memory.
+    ///
+    /// # Errors
+    /// The machine's. (So for the next.)
+    fn copy_rate(&self) -> Result<f64>;
+
+    /// Bytes that come to it from the host in a second; none where they need not come.
+    fn upload_rate(&self) -> Result<Option<f64>>;
+
     /// Bytes for keys, values and state, once the weights are there.
     ///
     /// # Errors
@@ -43,10 +57,33 @@ impl Machine for Cpu {
         Ok(())
     }
 
+    const READS_HOST: bool = true;
+
+    fn copy_rate(&self) -> Result<f64> {
+        let (from, mut to) = (vec![1u8; COPIED], vec![0u8; COPIED]);
+        let mut copy = || {
+            let began = Instant::now();
+            to.par_chunks_mut(1 << 20)
+                .zip(from.par_chunks(1 << 20))
+                .for_each(|(to, from)| to.copy_from_slice(from));
+            began.elapsed().as_secs_f64()
+        };
+        copy();
+        let best = (0..4).map(|_| copy()).fold(f64::MAX, f64::min);
+        Ok(2.0 * COPIED as f64 / best.max(1e-9))
+    }
+
+    fn upload_rate(&self) -> Result<Option<f64>> {
+        Ok(None)
+    }
+
     fn room_for_sequences(&self) -> Result<u64> {
         Ok(4 << 30)
     }
 }
+
+/// Bytes that the processor copies to measure itself: more than its caches hold.
+const COPIED: usize = 256 << 20;
 
 /// Of the memory that the weights leave free, what sequences may be planned with: caches grow by doubling, and a step
 /// needs room for its activations.
@@ -70,6 +107,16 @@ impl Machine for Cuda {
             .found(format!("{:.2} GiB free of {:.2} GiB", gib(free), gib(all)))
             .expected(format!("{:.2} GiB for its weights and a step's work", gib(needed)))
             .hint("quantize it first, end other programs on this GPU, or run with `--device cpu`"))
+    }
+
+    const READS_HOST: bool = false;
+
+    fn copy_rate(&self) -> Result<f64> {
+        measure::copy_rate(self.device())
+    }
+
+    fn upload_rate(&self) -> Result<Option<f64>> {
+        measure::upload_rate(self.device()).map(Some)
     }
 
     fn room_for_sequences(&self) -> Result<u64> {
@@ -120,6 +167,33 @@ pub enum Place {
     Cuda(Box<cuda::Gpu>),
 }
 
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Cpu => f.write_str("CPU"),
+            Place::Cuda(gpu) => f.write_str(&gpu.name),
+        }
+    }
+}
+
+/// The kernels are for this compute capability and later ones.
+const OLDEST: (i32, i32) = (8, 0);
+
+/// The first GPU that has what the kernels need.
+///
+/// # Errors
+/// Exit 6 where none has.
+pub fn first_usable(gpus: Vec<cuda::Gpu>) -> Result<cuda::Gpu> {
+    let names: Vec<String> =
+        gpus.iter().map(|g| format!("{} (sm_{}{})", g.name, g.capability.0, g.capability.1)).collect();
+    gpus.into_iter().find(|g| g.capability >= OLDEST).ok_or_else(|| {
+        Error::new(Class::Gpu, "no GPU is new enough")
+            .found(names.join(", "))
+            .expected("sm_80 or later: Ampere, Ada, Hopper, Blackwell")
+            .hint("run with `--device cpu`")
+    })
+}
+
 /// What a user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wish {
@@ -138,11 +212,11 @@ impl Wish {
     /// # Errors
     /// Exit 6 where a GPU was asked for and there is none that can be used.
     pub fn place(self) -> Result<Place> {
-        let first = || cuda::gpus().map(|gpus| gpus.into_iter().next());
+        let first = || cuda::gpus().and_then(first_usable).map(|gpu| Place::Cuda(Box::new(gpu)));
         match self {
             Wish::Cpu => Ok(Place::Cpu),
-            Wish::Cuda => Ok(first()?.map_or(Place::Cpu, |gpu| Place::Cuda(Box::new(gpu)))),
-            Wish::Auto => Ok(first().ok().flatten().map_or(Place::Cpu, |gpu| Place::Cuda(Box::new(gpu)))),
+            Wish::Cuda => first(),
+            Wish::Auto => Ok(first().unwrap_or(Place::Cpu)),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use verify::checkpoint::Config;
 use verify::{Checkpoint, Class, Error, Result};
 
 use crate::backend::Backend;
@@ -10,6 +11,7 @@ use crate::cpu::Cpu;
 use crate::decoder::{Decoder, Mixer, Part, Sequence};
 use crate::families;
 use crate::stop::stop_tokens;
+use crate::weights::Invented;
 
 /// How to run.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,11 +59,18 @@ impl<B: Backend> Model<B> {
         let map = Arc::new(checkpoint.map()?);
         let decoder = families::blueprint(&map, checkpoint.config(), &backend)?.decoder()?;
         let stop = stop_tokens(checkpoint.dir(), checkpoint.config())?;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(options.threads.unwrap_or(0))
-            .build()
-            .map_err(|e| Error::new(Class::Disk, "cannot start threads").found(e.to_string()))?;
-        Ok(Model { backend, decoder, stop, weights: map.index().total_bytes(), pool })
+        Ok(Model { backend, decoder, stop, weights: map.index().total_bytes(), pool: pool(options)? })
+    }
+
+    /// A model of this config whose weights are made up.
+    ///
+    /// # Errors
+    /// As [`Self::on`].
+    pub fn invented(backend: B, config: &Config, made: &Invented, options: &Options) -> Result<Self> {
+        let decoder = families::invented(made, config, &backend)?.decoder()?;
+        let of = made.made();
+        let weights = of.experts + of.others + of.table;
+        Ok(Model { backend, decoder, stop: Vec::new(), weights, pool: pool(options)? })
     }
 
     /// Token ids are below this.
@@ -132,4 +141,11 @@ impl<B: Backend> Model<B> {
     pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.pool.install(work)
     }
+}
+
+fn pool(options: &Options) -> Result<rayon::ThreadPool> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads.unwrap_or(0))
+        .build()
+        .map_err(|e| Error::new(Class::Disk, "cannot start threads").found(e.to_string()))
 }

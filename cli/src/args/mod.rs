@@ -1,6 +1,7 @@
 //! The command line, typed. Names follow one rule: the same flag means the same in every command.
 
 mod assemble;
+mod bench;
 mod checksum;
 mod completions;
 mod device;
@@ -24,6 +25,7 @@ use ::verify::rewrite::{Part, Which};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 pub use assemble::Assemble;
+pub use bench::{Bench, Stored};
 pub use checksum::Checksum;
 pub use completions::{Completions, Man, Shell};
 pub use device::OnDevice;
@@ -152,6 +154,8 @@ pub enum Command {
     Diff(Diff),
     /// Look at this machine: what prep would trip over, each with its fix
     Doctor(Doctor),
+    /// Measure how fast this machine reads prompts, decodes and quantizes
+    Bench(Bench),
     /// Write the completions of a shell
     Completions(Completions),
     /// Write man pages

@@ -1,6 +1,7 @@
 //! One file per subcommand; each returns its exit code or the error that ended it.
 
 mod assemble;
+mod bench;
 mod checksum;
 mod completions;
 mod diff;
@@ -62,6 +63,7 @@ fn dispatch(args: &Args, output: &Output) -> Result<u8> {
         Command::ServeCommand(a) => serve_command::run(a, global, output),
         Command::Diff(a) => diff::run(a, global, output),
         Command::Doctor(a) => doctor::run(a, output),
+        Command::Bench(a) => bench::run(a, global, output),
         Command::Completions(a) => completions::completions(a, output),
         Command::Man(a) => completions::man(a, output),
     }

@@ -1,8 +1,10 @@
-//! NVIDIA driver, devices and libraries, looked for without loading any; and which device `prep` will use.
+//! NVIDIA driver, devices and libraries, and which device `prep` will use.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use runner::cuda::{Gpu, gpus};
+use runner::machine::first_usable;
 use verify::template::Level;
 
 use super::Section;
@@ -20,6 +22,8 @@ struct Driver {
     nvrtc: Option<String>,
     /// Lines of `nvidia-smi`.
     gpus: Vec<String>,
+    /// What the driver itself says when `prep` asks it; the reason where it cannot be used.
+    asked: Option<Result<Vec<Gpu>, String>>,
 }
 
 pub fn look() -> Section {
@@ -36,12 +40,18 @@ impl Driver {
             libcuda: library("libcuda.so.1"),
             nvrtc: library("libnvrtc.so"),
             gpus: nvidia_smi(),
+            asked: Some(gpus().map_err(|e| e.what().to_string())),
         }
     }
 
     /// What `prep` generates, calibrates and quantizes on.
-    fn used(&self) -> &'static str {
-        "the CPU (there are no GPU kernels in use yet)"
+    fn used(&self) -> String {
+        let first = |gpus: &Vec<Gpu>| first_usable(gpus.clone()).map_err(|e| e.what().to_string());
+        match self.asked.as_ref().map(|asked| asked.as_ref().map_err(String::clone).and_then(first)) {
+            Some(Ok(gpu)) => format!("GPU {}, {} (`--device auto`)", gpu.ordinal, gpu.name),
+            Some(Err(why)) => format!("the CPU: {why}"),
+            None => "the CPU".into(),
+        }
     }
 }
 
@@ -49,6 +59,20 @@ fn report(d: &Driver) -> Section {
     let mut s = Section::new("GPU");
     s.fact("driver", d.module.clone().unwrap_or("none".into()));
     d.gpus.iter().for_each(|gpu| s.fact("GPU", gpu.clone()));
+    for gpu in d.asked.iter().flatten().flatten() {
+        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+        let [(major, minor), (cuda, point)] = [gpu.capability, gpu.driver];
+        s.fact(
+            "CUDA",
+            format!(
+                "{}: sm_{major}{minor}, {} multiprocessors, {:.1} of {:.1} GiB free, driver for CUDA {cuda}.{point}",
+                gpu.name,
+                gpu.multiprocessors,
+                gib(gpu.free),
+                gib(gpu.memory)
+            ),
+        );
+    }
     s.fact("libcuda", d.libcuda.clone().unwrap_or("not found".into()));
     s.fact("libnvrtc", d.nvrtc.clone().unwrap_or("not found".into()));
     s.fact("prep uses", d.used());

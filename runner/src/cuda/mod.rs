@@ -14,6 +14,7 @@ pub mod driver;
 pub mod fp8;
 pub mod launch;
 pub mod launches;
+pub mod measure;
 mod pool;
 mod ptx;
 pub mod sources;

@@ -17,7 +17,7 @@ use verify::checkpoint::Config;
 use verify::{Error, Result, Shown};
 
 use crate::backend::Backend;
-use crate::weights::{Source, Store};
+use crate::weights::{Invented, Source, Store};
 
 /// Every `model_type` that can be run.
 pub const MODEL_TYPES: [&str; 10] = [
@@ -43,7 +43,27 @@ pub fn blueprint<'a, B: Backend>(
     config: &'a Config,
     backend: &'a B,
 ) -> Result<Blueprint<'a, B>> {
-    let model = Builder::new(Source::new(store, config)?, Keys::new(config), backend);
+    of_source(Source::new(store, config)?, config, backend)
+}
+
+/// The same with weights that are made up.
+///
+/// # Errors
+/// Exit 3 for an unknown `model_type`, and a setting that is not implemented.
+pub fn invented<'a, B: Backend>(
+    made: &'a Invented,
+    config: &'a Config,
+    backend: &'a B,
+) -> Result<Blueprint<'a, B>> {
+    of_source(Source::invented(made), config, backend)
+}
+
+fn of_source<'a, B: Backend>(
+    source: Source<'a>,
+    config: &'a Config,
+    backend: &'a B,
+) -> Result<Blueprint<'a, B>> {
+    let model = Builder::new(source, Keys::new(config), backend);
     match config.model_type() {
         "llama" => llama::build(&model),
         "mixtral" => mixtral::build(&model),

@@ -7,12 +7,13 @@ use verify::codec::Float;
 use verify::codec::fp8::{BLOCK, Grid};
 use verify::{Dtype, Error, Result, Shown, TensorMeta};
 
-use super::{Awq, Bytes, Format, Int4, Matrix, Quantization, Scales, Store};
+use super::{Awq, Bytes, Format, Int4, Invented, Matrix, Quantization, Scales, Store};
 
 /// Tensors of one checkpoint, or of a part of it whose names share a prefix.
 #[derive(Clone)]
 pub struct Source<'a> {
     store: &'a dyn Store,
+    invented: Option<&'a Invented>,
     quantization: Quantization,
     prefix: String,
 }
@@ -24,7 +25,12 @@ impl<'a> Source<'a> {
     /// Exit 3 where it is quantized by an unknown method.
     pub fn new(store: &'a dyn Store, config: &Config) -> Result<Self> {
         let quantization = Quantization::parse(config)?;
-        Ok(Source { store, quantization, prefix: String::new() })
+        Ok(Source { store, invented: None, quantization, prefix: String::new() })
+    }
+
+    /// Whatever is asked for, made up.
+    pub fn invented(made: &'a Invented) -> Self {
+        Source { store: made, invented: Some(made), quantization: Quantization::None, prefix: String::new() }
     }
 
     /// The tensors below `part`: `source.within("model.layers.3")` finds `mlp.gate` as `model.layers.3.mlp.gate`.
@@ -43,6 +49,9 @@ impl<'a> Source<'a> {
     /// # Errors
     /// Exit 3 naming a tensor that is missing, of another size, or no float.
     pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        if self.invented.is_some() {
+            return Ok(Invented::vector(len));
+        }
         let (at, meta) = self.find(name, "a vector")?;
         if meta.spec.elements() != len {
             return Err(misshapen(meta, format!("{len} elements")));
@@ -55,6 +64,9 @@ impl<'a> Source<'a> {
     /// # Errors
     /// Exit 3 naming a tensor that is missing, misshapen, or of a type that cannot be used.
     pub fn matrix(&self, name: &str, [rows, cols]: [usize; 2]) -> Result<Matrix> {
+        if let Some(made) = self.invented {
+            return Ok(made.matrix(self.full(name), [rows, cols], false));
+        }
         let has = |leaf: &str| self.has(&format!("{name}.{leaf}"));
         let (leaf, format) = match (&self.quantization, has("weight")) {
             (Quantization::Int4 { group, zeros }, false) if has("weight_packed") => {
@@ -75,6 +87,9 @@ impl<'a> Source<'a> {
     /// # Errors
     /// As [`Self::matrix`].
     pub fn weight(&self, name: &str, [rows, cols]: [usize; 2]) -> Result<Matrix> {
+        if let Some(made) = self.invented {
+            return Ok(made.matrix(self.full(name), [rows, cols], true));
+        }
         let weight = format!("{name}.weight");
         let (at, meta) = self.find(&weight, "a matrix")?;
         if meta.spec.shape != [rows, cols] {
