@@ -145,12 +145,33 @@ fn quantized_folders_run_with_every_access_checked() {
 fn recorded_steps_write_the_text_of_the_cpu() {
     let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
     let hybrid = fixture("models/qwen3_5-moe/base");
-    for model in [tiny_fp8(), hybrid.as_path()] {
+    let greedy: &[&str] = &[];
+    let drawn = &["--temperature", "0.9", "--top-p", "0.9", "--top-k", "40", "--seed", "3"];
+    let penalised = &["--temperature", "0.9", "--repetition-penalty", "1.2"];
+    // Who chooses: the GPU, the GPU, the host.
+    let ways = [("argmax", greedy), ("sample", drawn), ("rows", penalised)];
+    for (model, (kernel, sampling)) in
+        ways.map(|way| (tiny_fp8(), way)).into_iter().chain([(hybrid.as_path(), ways[0])])
+    {
         let run = |device: &str| {
-            args!["generate", model, "--prompt", "The", "--max-new", "12", "--ignore-eos", "--device", device]
+            let mut a = args![
+                "generate",
+                model,
+                "--prompt",
+                "The",
+                "--max-new",
+                "12",
+                "--ignore-eos",
+                "--device",
+                device
+            ]
+            .to_vec();
+            a.extend(sampling.iter().map(Into::into));
+            a
         };
         let cpu = prep(run("cpu")).succeeds();
         let (ended, report) = gpu.prep(run("cuda"));
+        assert!(report.launches.contains_key(kernel), "{:?}", report.launches);
         assert_eq!(cpu.stdout, ended.succeeds().stdout);
         // The first step is done as it comes, the second recorded; the prompt is one step.
         assert!(report.graph_launches >= 8, "{}", report.graph_launches);

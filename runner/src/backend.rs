@@ -3,6 +3,7 @@
 use verify::Result;
 
 use crate::decoder::{Decoder, Part};
+use crate::sampling::Sampling;
 use crate::weights::Matrix;
 
 /// Tokens of a prompt that a DeltaNet layer works on together. Where these chunks begin is part of its arithmetic, so
@@ -162,6 +163,16 @@ pub trait Backend: Sized + Send + Sync {
     /// As there.
     fn forward(&self, decoder: &Decoder<Self>, parts: &mut [Part<Self>]) -> Result<Self::Tensor> {
         decoder.forward(self, parts)
+    }
+
+    /// The token after each row of `logits`, chosen there; `None` where that is left to the host. `states` say where
+    /// the random numbers of each row stand, before and after.
+    ///
+    /// # Errors
+    /// The machine's.
+    fn choose(&self, logits: &Self::Tensor, how: Sampling, states: &mut [u64]) -> Result<Option<Vec<u32>>> {
+        let _ = (logits, how, states);
+        Ok(None)
     }
 
     /// Brings a weight to the machine.

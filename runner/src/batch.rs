@@ -236,15 +236,16 @@ fn feed_together<B: Backend>(
     tell: &mut Tell<'_>,
 ) -> Result<()> {
     let wants: Vec<bool> = running.iter().map(|(r, _)| r.wants_logits()).collect();
-    let parts = running.iter_mut().zip(&wants).map(|((r, tokens), wants)| Part {
-        sequence: &mut r.sequence,
-        tokens,
-        want: if *wants { Want::Last } else { Want::Nothing },
-    });
-    let logits = model.forward(&mut parts.collect::<Vec<_>>())?;
+    let mut samplers = Vec::new();
+    let mut parts = Vec::with_capacity(running.len());
+    for ((r, tokens), wants) in running.iter_mut().zip(&wants) {
+        let Running { sequence, sampler, .. } = &mut **r;
+        parts.push(Part { sequence, tokens, want: if *wants { Want::Last } else { Want::Nothing } });
+        samplers.extend(wants.then_some(sampler));
+    }
+    let tokens = model.next_tokens(&mut parts, &mut samplers)?;
     let wanting = running.iter_mut().zip(wants).filter_map(|((r, _), wants)| wants.then_some(r));
-    for (r, row) in wanting.zip(logits.chunks_exact(model.vocab())) {
-        let token = r.sampler.next(row);
+    for (r, token) in wanting.zip(tokens) {
         r.new.push(token);
         tell(r.number, token)?;
         if r.new.len() == 1 {

@@ -10,6 +10,7 @@ use crate::backend::Backend;
 use crate::cpu::Cpu;
 use crate::decoder::{Decoder, Mixer, Part, Sequence};
 use crate::families;
+use crate::sampling::Sampler;
 use crate::stop::stop_tokens;
 use crate::weights::Invented;
 
@@ -135,6 +136,25 @@ impl<B: Backend> Model<B> {
     /// As [`Decoder::forward`].
     pub fn forward(&self, parts: &mut [Part<B>]) -> Result<Vec<f32>> {
         self.install(|| self.backend.to_host(&self.backend.forward(&self.decoder, parts)?))
+    }
+
+    /// Feeds the parts; the token after each wanted position, in the order of `samplers`.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub fn next_tokens(&self, parts: &mut [Part<B>], samplers: &mut [&mut Sampler]) -> Result<Vec<u32>> {
+        self.install(|| {
+            let logits = self.backend.forward(&self.decoder, parts)?;
+            let Some(how) = samplers.first().map(|s| s.how()) else { return Ok(Vec::new()) };
+            let mut states: Vec<u64> = samplers.iter().map(|s| s.state()).collect();
+            if let Some(tokens) = self.backend.choose(&logits, how, &mut states)? {
+                samplers.iter_mut().zip(states).for_each(|(s, state)| s.move_to(state));
+                return Ok(tokens);
+            }
+            let logits = self.backend.to_host(&logits)?;
+            let rows = logits.chunks_exact(self.vocab());
+            Ok(samplers.iter_mut().zip(rows).map(|(s, row)| s.next(row)).collect())
+        })
     }
 
     /// Runs `work` on this model's threads.

@@ -65,9 +65,19 @@ impl Sampler {
         Sampler { how, random: SplitMix(how.seed ^ hash), seen }
     }
 
+    /// How it chooses.
+    pub fn how(&self) -> Sampling {
+        self.how
+    }
+
     /// Where the random numbers stand.
     pub fn state(&self) -> u64 {
         self.random.0
+    }
+
+    /// The random numbers were drawn elsewhere, up to this.
+    pub fn move_to(&mut self, state: u64) {
+        self.random.0 = state;
     }
 
     /// The next token; of equal logits the lower id.

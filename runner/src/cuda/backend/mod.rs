@@ -4,6 +4,7 @@
 //! one row, longer ones through tiles whose sums have a fixed order, and the two are never mixed ([`Backend::MIXES`]).
 
 mod attention;
+mod choose;
 mod delta;
 mod experts;
 mod linear;
@@ -23,6 +24,7 @@ use super::staging::Staging;
 use crate::backend::{Backend, DeltaInputs, DeltaRule, Heads, Linear, Norm, Routing, Span};
 use crate::cpu::Isa;
 use crate::decoder::{Decoder, Part};
+use crate::sampling::Sampling;
 use crate::weights::Matrix;
 
 pub use attention::Kv;
@@ -172,6 +174,14 @@ impl Backend for Cuda {
 
     fn forward(&self, decoder: &Decoder<Self>, parts: &mut [Part<Self>]) -> Result<Tensor> {
         replay::forward(self, decoder, parts)
+    }
+
+    fn choose(&self, logits: &Tensor, how: Sampling, states: &mut [u64]) -> Result<Option<Vec<u32>>> {
+        // What was there before is known to the host.
+        match how.repetition_penalty == 1.0 {
+            true => choose::choose(self, logits, how, states).map(Some),
+            false => Ok(None),
+        }
     }
 
     fn matrix(&self, matrix: Matrix) -> Result<Stored> {
