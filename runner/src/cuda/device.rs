@@ -11,6 +11,9 @@ use super::pool::{Buffer, Pool};
 use super::sources::MODULES;
 use super::{Arg, Launch, ptx};
 
+/// Bytes that are kept for the next steps.
+const MOST_FREE: usize = 512 << 20;
+
 /// A GPU.
 #[derive(Debug)]
 pub struct Device {
@@ -76,13 +79,14 @@ impl Device {
     pub fn take(&self, bytes: usize) -> Result<Buffer> {
         match &*self.recording() {
             Some(recording) => recording.pool.take(bytes),
-            None => self.pool.take(bytes),
+            None => {
+                // Prompts of many lengths leave pieces of many sizes.
+                if self.pool.bytes() > MOST_FREE {
+                    self.pool.empty();
+                }
+                self.pool.take(bytes)
+            }
         }
-    }
-
-    /// Gives free memory back to the driver.
-    pub fn trim(&self) {
-        self.pool.empty();
     }
 
     /// Memory for as long as the model is there.

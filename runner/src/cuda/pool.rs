@@ -15,7 +15,14 @@ use super::driver::{Context, Memory};
 #[derive(Debug)]
 pub struct Pool {
     context: Arc<Context>,
-    free: Mutex<HashMap<usize, Vec<Memory>>>,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug, Default)]
+struct Free {
+    /// By size.
+    pieces: HashMap<usize, Vec<Memory>>,
+    bytes: usize,
 }
 
 /// A piece in use; it goes back where it came from.
@@ -39,8 +46,7 @@ impl Pool {
     pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         // The driver gives no memory of no bytes.
         let bytes = bytes.max(4);
-        let kept = self.lock().get_mut(&bytes).and_then(Vec::pop);
-        let memory = match kept {
+        let memory = match self.lock().pop(bytes) {
             Some(memory) => memory,
             None => match Memory::new(&self.context, bytes) {
                 Err(e) if e.class() == Class::GpuMemory => {
@@ -53,14 +59,32 @@ impl Pool {
         Ok(Buffer { memory: Some(memory), home: Arc::clone(self) })
     }
 
+    /// Bytes that are free.
+    pub fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
     /// Gives what is free back to the driver.
     pub fn empty(&self) {
         let free = std::mem::take(&mut *self.lock());
         drop(free);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<usize, Vec<Memory>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Free {
+    fn pop(&mut self, bytes: usize) -> Option<Memory> {
+        let memory = self.pieces.get_mut(&bytes)?.pop()?;
+        self.bytes -= bytes;
+        Some(memory)
+    }
+
+    fn push(&mut self, memory: Memory) {
+        self.bytes += memory.bytes();
+        self.pieces.entry(memory.bytes()).or_default().push(memory);
     }
 }
 
@@ -78,7 +102,7 @@ impl Deref for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            self.home.lock().entry(memory.bytes()).or_default().push(memory);
+            self.home.lock().push(memory);
         }
     }
 }

@@ -32,7 +32,7 @@ pub use delta::DeltaState;
 pub use experts::Experts;
 pub use weights::Stored;
 
-/// A GPU as a machine for models. One step runs at a time.
+/// A GPU as a machine for models. Steps run one at a time, whoever asks.
 pub struct Cuda {
     device: Device,
     staging: Staging,
@@ -42,6 +42,8 @@ pub struct Cuda {
     /// Lists of columns that were asked for: a model has a few, and asks in every step.
     columns: Mutex<HashMap<Vec<usize>, Arc<Memory>>>,
     replay: replay::Replays,
+    /// Held through a step.
+    turn: Mutex<()>,
 }
 
 /// How exactly prompts are read.
@@ -107,6 +109,7 @@ impl Cuda {
             step: Mutex::default(),
             columns: Mutex::default(),
             replay: replay::Replays::default(),
+            turn: Mutex::default(),
         })
     }
 
@@ -173,6 +176,7 @@ impl Backend for Cuda {
     }
 
     fn forward(&self, decoder: &Decoder<Self>, parts: &mut [Part<Self>]) -> Result<Tensor> {
+        let _turn = lock(&self.turn);
         replay::forward(self, decoder, parts)
     }
 
