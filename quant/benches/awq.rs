@@ -1,16 +1,21 @@
 //! Speed of AWQ: calibrates and quantizes a random Qwen3 MoE of about half a billion parameters.
 //!
 //! `cargo bench -p quant --bench awq [-- THREADS SAMPLES SEQ_LEN LAYERS]`, in the folder for temporary files (`TMPDIR`).
+//!
+//! With `PREP_LLM_COMPRESSOR=PYTHON`, an interpreter that has `llmcompressor`, that does the same on the same model and
+//! tokens afterwards: see `peers/run_llm_compressor.py`.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 use quant::Awq;
 use quant::calibration::data::Samples;
-use serde_json::json;
+use serde_json::{Value, json};
 use verify::checkpoint::{TensorSpec, header};
 use verify::progress::Silent;
 use verify::rewrite::{Options, OutputPlan, run};
@@ -36,6 +41,8 @@ fn main() {
     write_model(&source, layers);
     let token = |s: usize, i: usize| ((s * 104_729 + i * 7919 + i * i * 31) % VOCAB) as u32;
     let sequences = (0..samples).map(|s| (0..seq_len).map(|i| token(s, i)).collect()).collect();
+    let sequences: Vec<Vec<u32>> = sequences;
+    let tokens = json!(sequences).to_string();
     let awq = Awq::new(Samples::of(sequences));
     let (before, work_before) = (peak(), processor());
     let started = Instant::now();
@@ -52,6 +59,34 @@ fn main() {
         before
     );
     println!("mean error {} -> {}", details["mean_error_before"], details["mean_error_after"]);
+    let ours = [seconds, processor() - work_before];
+    match std::env::var_os("PREP_LLM_COMPRESSOR") {
+        Some(python) => peer(&python, dir.path(), &tokens, threads, ours),
+        None => println!("llm-compressor is not measured: PREP_LLM_COMPRESSOR names no Python that has it"),
+    }
+}
+
+/// The same by llm-compressor; `ours` are seconds, and seconds of processor.
+fn peer(python: &OsStr, dir: &Path, tokens: &str, threads: usize, ours: [f64; 2]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers/run_llm_compressor.py");
+    let (file, out) = (dir.join("tokens.json"), dir.join("peer"));
+    std::fs::write(&file, tokens).unwrap();
+    let mut command = Command::new(python);
+    command.arg(script).args([&dir.join("source"), &file, &out]).arg(threads.to_string());
+    let done = command.stderr(std::process::Stdio::inherit()).output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let Some(result) = said.lines().rev().find_map(|l| serde_json::from_str::<Value>(l).ok()) else {
+        return println!("llm-compressor failed: {}\n{said}", done.status);
+    };
+    let of = |key: &str| result[key].as_f64().unwrap();
+    println!(
+        "llm-compressor: {:.1} s ({:.1} s of processor), peak memory {:.2} GiB: {:.1} x our time, {:.1} x our processor",
+        of("seconds"),
+        of("processor"),
+        of("peak_gib"),
+        of("seconds") / ours[0],
+        of("processor") / ours[1]
+    );
 }
 
 /// The most memory that this process had so far, in GiB; 0 where the system does not tell.
