@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use merge::MergeLora;
 use quant::Awq;
-use quant::calibration::data::{DataOptions, Samples, Voice};
+use quant::calibration::data::{Samples, Voice};
 use verify::rewrite::Rewrite;
 use verify::template::{ChatTemplate, EmbedTemplate};
 use verify::{Error, Result, parsers};
@@ -12,7 +12,7 @@ use verify::{Error, Result, parsers};
 use super::inputs::{Inputs, Local};
 use super::rewrite::{Job, print_plan, say};
 use super::{quantize, verify as verification};
-use crate::args::{Global, Parts, Run, Scheme};
+use crate::args::{Global, Parts, Run};
 use crate::output::Output;
 use crate::recipe::{Format, Quantize, Recipe, Verify};
 
@@ -98,28 +98,35 @@ fn verification_of<'a>(v: &Verify, out: &'a Path) -> Result<verification::Job<'a
 /// or a template has it in the result.
 fn quantize_of(q: &Quantize, folders: &[&Path], recipe: &Recipe, dry_run: bool) -> Result<Box<dyn Rewrite>> {
     if let Some(key) = q.misplaced() {
-        return Err(Error::usage(format!("`quantize.{key}` means nothing to this format"))
-            .hint("`prep run --help` lists the keys of each format"));
+        return Err(Error::usage(format!("`quantize.{key}` means nothing beside the other keys"))
+            .hint("`prep run --help` lists what belongs together"));
     }
+    let samples = || match dry_run {
+        // A plan needs none.
+        true => Ok(Samples::default()),
+        false => {
+            let options = quantize::data_options(q.samples, q.seq_len);
+            Samples::read_in(q.calibration.as_deref(), voice(folders, recipe)?, &options)
+        }
+    };
     match q.format {
-        Format::Fp8 => Ok(Box::new(quantize::stage(q.scheme.unwrap_or(Scheme::Block), &q.ignore)?)),
+        Format::Fp8 => {
+            let scales = quantize::Scales { inputs: q.static_activations, cache: q.kv_cache };
+            let mut fp8 = quantize::stage(q.scheme, scales, &q.ignore)?;
+            if fp8.calibrates() {
+                fp8.experts = quantize::experts(q.experts);
+                fp8.samples = samples()?;
+            }
+            Ok(Box::new(fp8))
+        }
         Format::Awq => {
-            let defaults = DataOptions::default();
-            let options = DataOptions {
-                samples: q.samples.unwrap_or(defaults.samples),
-                seq_len: q.seq_len.unwrap_or(defaults.seq_len),
-                ..defaults
-            };
-            let samples = match dry_run {
-                // A plan needs none.
-                true => Samples::default(),
-                false => Samples::read_in(q.calibration.as_deref(), voice(folders, recipe)?, &options)?,
-            };
-            let plain = Awq::new(samples);
+            let plain = Awq::new(samples()?);
             let awq = Awq {
                 layout: q.packing.map_or(plain.layout, quantize::layout),
                 group: q.group_size.unwrap_or(plain.group),
                 symmetric: q.symmetric.unwrap_or(plain.symmetric),
+                experts: quantize::experts(q.experts),
+                cache: quantize::kv_cache(q.kv_cache),
                 ignore: quantize::patterns(&q.ignore)?,
                 ..plain
             };
