@@ -26,6 +26,22 @@ fn tiny_model_scores_as_in_16_bit() {
 }
 
 #[test]
+fn eight_bits_are_run_scored_and_told() {
+    let dir = Dir::new();
+    let out = dir.join("out");
+    prep(args!["quantize", tiny_merged(), "--out", out, "--awq", "--bits", "8", "--samples", "32"])
+        .succeeds();
+    let (whole, points) = (score(tiny_merged()), score(&out));
+    assert!(points >= whole - 1, "{points} of {whole}");
+    let inspect = |model: &std::path::Path| prep(args!["inspect", model, "--json"]).succeeds().json();
+    let total = |model: &std::path::Path| inspect(model)["parameters"]["total"].as_u64().unwrap();
+    assert_eq!(total(&out), total(tiny_merged()));
+    prep(args!["inspect", out])
+        .succeeds()
+        .says("8 bit (compressed-tensors), groups of 128, with zero points");
+}
+
+#[test]
 fn recipe_calibrates_on_the_merged_model_in_one_pass() {
     let dir = Dir::new();
     let recipe = crate::support::repository().join("recipes/tiny-awq.toml");

@@ -27,6 +27,7 @@ mod main_job;
 mod packaging;
 mod parse;
 mod recipes;
+mod scales;
 mod schemas;
 mod steps;
 mod suite_format;

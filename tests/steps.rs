@@ -116,15 +116,6 @@ fn fp8_model_can_be_the_source_if_asked_for() {
 }
 
 #[test]
-fn flags_that_need_calibration_are_refused_by_name() {
-    let dir = Dir::new();
-    for flag in ["--static-activations", "--kv-cache"] {
-        prep(args!["quantize", tiny_merged(), "--out", dir.join("o"), "--fp8", flag]).exits(2).says(flag);
-        assert!(!dir.join("o").exists());
-    }
-}
-
-#[test]
 fn parts_of_another_plan_or_count_are_refused_at_once() {
     let dir = Dir::new();
     let model = crate::support::sharded_model(&dir);

@@ -15,7 +15,7 @@ pub trait Work {
     fn on<M: Machine>(&self) -> Result<Self::Out>;
 }
 
-/// Does `work` where `wish` says. A GPU that nobody asked for and that is too small is passed over.
+/// Does `work` where `wish` says. A GPU that nobody asked for and that cannot do it is passed over.
 ///
 /// # Errors
 /// Exit 6 where a GPU was asked for and cannot be used; and those of the work.
@@ -25,7 +25,7 @@ pub fn run<W: Work>(wish: Wish, console: &dyn Progress, work: &W) -> Result<W::O
         Place::Cuda(gpu) => {
             console.note(&format!("running on GPU {}, {}", gpu.ordinal, gpu.name));
             match work.on::<runner::cuda::Cuda>() {
-                Err(e) if wish == Wish::Auto && e.class() == Class::GpuMemory => {
+                Err(e) if wish == Wish::Auto && matches!(e.class(), Class::Gpu | Class::GpuMemory) => {
                     console.warn(&format!("{}: running on the CPU instead", e.what()));
                     work.on::<Cpu>()
                 }

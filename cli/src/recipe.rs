@@ -78,14 +78,21 @@ fn one() -> f64 {
 pub struct Quantize {
     /// `fp8` or `awq`.
     pub format: Format,
-    /// FP8: how scales are shared out; else in blocks.
+    /// FP8: how scales of weights are shared out; else in blocks, or by matrix beside static activations.
     pub scheme: Option<crate::args::Scheme>,
-    /// AWQ: samples to calibrate on; else the built-in set.
+    /// FP8: a calibrated scale for what goes into each matrix.
+    #[serde(default)]
+    pub static_activations: bool,
+    /// Calibrated scales for cached keys and values.
+    pub kv_cache: Option<crate::args::KvCache>,
+    /// Samples to calibrate on; else the built-in set.
     pub calibration: Option<PathBuf>,
-    /// AWQ: sequences to calibrate on.
+    /// Sequences to calibrate on.
     pub samples: Option<usize>,
-    /// AWQ: tokens of a sequence at most.
+    /// Tokens of a sequence at most.
     pub seq_len: Option<usize>,
+    /// Which tokens an expert is calibrated on.
+    pub experts: Option<crate::args::Experts>,
     /// AWQ: weights under one scale.
     pub group_size: Option<usize>,
     /// AWQ: no stored zeros.
@@ -98,19 +105,23 @@ pub struct Quantize {
 }
 
 impl Quantize {
-    /// A key that is given and belongs to another format.
+    /// A key that is given and means nothing beside the others.
     pub fn misplaced(&self) -> Option<&'static str> {
-        let fp8 = [("scheme", self.scheme.is_some())];
-        let awq = [
-            ("calibration", self.calibration.is_some()),
-            ("samples", self.samples.is_some()),
-            ("seq_len", self.seq_len.is_some()),
-            ("group_size", self.group_size.is_some()),
-            ("symmetric", self.symmetric.is_some()),
-            ("packing", self.packing.is_some()),
+        let awq = matches!(self.format, Format::Awq);
+        let inputs = awq || self.static_activations;
+        let calibrates = inputs || self.kv_cache.is_some();
+        let keys = [
+            ("scheme", self.scheme.is_some(), !awq),
+            ("static_activations", self.static_activations, !awq),
+            ("calibration", self.calibration.is_some(), calibrates),
+            ("samples", self.samples.is_some(), calibrates),
+            ("seq_len", self.seq_len.is_some(), calibrates),
+            ("experts", self.experts.is_some(), inputs),
+            ("group_size", self.group_size.is_some(), awq),
+            ("symmetric", self.symmetric.is_some(), awq),
+            ("packing", self.packing.is_some(), awq),
         ];
-        let others: &[_] = if matches!(self.format, Format::Fp8) { &awq } else { &fp8 };
-        others.iter().find(|(_, given)| *given).map(|(key, _)| *key)
+        keys.iter().find(|(_, given, means)| *given && !means).map(|(key, ..)| *key)
     }
 }
 

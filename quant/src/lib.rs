@@ -10,10 +10,13 @@ pub mod awq;
 pub mod calibration;
 pub mod fp8;
 mod pattern;
+mod ranges;
 pub mod report;
 mod select;
 mod shards;
 
 pub use awq::Awq;
-pub use fp8::{Activations, Coder, Fp8, Scheme, Tails};
+pub use calibration::Experts;
+pub use fp8::{Coder, Fp8, Scheme, Tails};
 pub use pattern::Pattern;
+pub use ranges::{Activations, KvCache};

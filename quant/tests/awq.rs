@@ -3,19 +3,20 @@
 
 #[path = "support/error.rs"]
 mod error;
+#[path = "support/stop.rs"]
+mod stop;
 mod support;
-
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quant::awq::{Awq, Clip, Experts, Layout, Rounding};
 use quant::calibration::data::Samples;
-use quant::{Fp8, Pattern};
+use quant::{Fp8, KvCache, Pattern};
 use serde_json::{Value, json};
 use support::{Made, fixture, rewrite};
-use verify::Checkpoint;
-use verify::checkpoint::TensorReader;
-use verify::progress::{Progress, Silent};
-use verify::rewrite::{Options, OutputPlan, run};
+use verify::checkpoint::{TensorReader, TensorSpec};
+use verify::codec::Float;
+use verify::codec::int4::{Int4Config, Matrix};
+use verify::rewrite::OutputPlan;
+use verify::{Checkpoint, Dtype};
 
 fn calibration() -> Samples {
     Samples::of(error::tokens(&fixture("calib_tokens.json")))
@@ -101,45 +102,18 @@ fn bytes_do_not_depend_on_threads() {
     }
 }
 
-/// Asks to stop once so many layers are done, and counts the layers.
-struct StopAfter {
-    layers: usize,
-    done: AtomicUsize,
-}
-
-impl Progress for StopAfter {
-    fn begin(&self, _: &str, _: u64) {}
-    fn advance(&self, _: u64) {
-        self.done.fetch_add(1, Ordering::Relaxed);
-    }
-    fn note(&self, _: &str) {}
-    fn stopped(&self) -> bool {
-        self.done.load(Ordering::Relaxed) >= self.layers
-    }
-}
-
 #[test]
 fn stopped_calibration_goes_on_after_the_last_finished_layer_with_the_same_bytes() {
-    let (source, awq) = (fixture("qwen3_moe/source"), Awq::new(few()));
-    let whole = rewrite(&source, &[&awq], 2).unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("out");
-    let plan = || OutputPlan::new(Checkpoint::open(&source).unwrap(), &[&awq]).unwrap();
-    let stop = StopAfter { layers: 1, done: AtomicUsize::new(0) };
-    let e = run(&plan(), &out, &Options::default(), &stop).unwrap_err();
-    assert_eq!(e.class().exit_code(), 130);
-    let record = out.join(".prep/stage-0/layer-00000.safetensors");
-    let made = std::fs::metadata(&record).unwrap().modified().unwrap();
-    // Half a record of the next layer, as a kill leaves it, is none.
-    std::fs::write(out.join(".prep/stage-0/layer-00001.safetensors.part"), [1, 2, 3]).unwrap();
-    let stop = StopAfter { layers: 2, done: AtomicUsize::new(0) };
-    run(&plan(), &out, &Options::default(), &stop).unwrap_err();
-    assert_eq!(std::fs::metadata(&record).unwrap().modified().unwrap(), made, "layer 0 was made again");
-    run(&plan(), &out, &Options::default(), &Silent).unwrap();
-    for (name, bytes) in whole.files() {
-        assert!(std::fs::read(out.join(&name)).unwrap() == bytes, "{name}");
+    for source in ["qwen3_moe/source", "qwen3_5_moe-cut/source"] {
+        let (source, awq) = (fixture(source), Awq { cache: KvCache::Fp8, ..Awq::new(few()) });
+        let whole = rewrite(&source, &[&awq], 2).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        stop::stopped_and_gone_on(&source, &awq, &out);
+        for (name, bytes) in whole.files() {
+            assert!(std::fs::read(out.join(&name)).unwrap() == bytes, "{name}");
+        }
     }
-    assert!(!out.join(".prep").exists());
 }
 
 #[test]
@@ -233,4 +207,69 @@ fn settings_that_servers_do_not_know_are_refused() {
     let fp8 = rewrite(&fixture("qwen3/source"), &[&Fp8::default()], 1).unwrap();
     let e = rewrite(&fp8.path(), &[&base], 1).err().unwrap();
     assert!(e.to_string().contains("quantized already"), "{e}");
+}
+
+/// Every packed module of `made` as the numbers it stands for, by the codec, in F32.
+fn written_out(made: &Made) -> tempfile::TempDir {
+    let c = &made.checkpoint;
+    let format = Int4Config::of(c.config()).unwrap().unwrap();
+    let mut tensors = Vec::new();
+    for t in c.index().tensors() {
+        let Some(module) = t.spec.name.strip_suffix(".weight_packed") else {
+            if !["_scale", "_shape", "_zero_point"]
+                .iter()
+                .any(|l| t.spec.name.ends_with(&format!(".weight{l}")))
+            {
+                tensors.push((t.spec.clone(), c.read(&t.spec.name).unwrap()));
+            }
+            continue;
+        };
+        let (rows, cols) = (t.spec.shape[0], t.spec.shape[1] * format.bits.per_word());
+        let group = format.group_of(cols);
+        let (bits, zeros) = (format.bits, format.zeros);
+        let matrix = Matrix { rows, cols, group, bits, scales: Float::BF16, zeros };
+        let parts: Vec<Vec<u8>> = Layout::PackQuantized
+            .parts(matrix)
+            .iter()
+            .map(|p| c.read(&format!("{module}.{}", p.leaf)).unwrap())
+            .collect();
+        let q = Layout::PackQuantized
+            .decode(matrix, &parts.iter().map(Vec::as_slice).collect::<Vec<_>>())
+            .unwrap();
+        let number = |i: usize| {
+            let at = i / cols * (cols / group) + i % cols / group;
+            (f32::from(q.codes[i]) - f32::from(q.zeros[at])) * q.scales[at]
+        };
+        let values: Vec<f32> = (0..rows * cols).map(number).collect();
+        let spec = TensorSpec::new(format!("{module}.weight"), Dtype::F32, [rows, cols]);
+        tensors.push((spec, Float::F32.to_bytes(&values)));
+    }
+    let mut config = c.config().value().clone();
+    config.as_object_mut().unwrap().remove("quantization_config");
+    let dir = tempfile::tempdir().unwrap();
+    support::write(dir.path(), &config, &tensors);
+    dir
+}
+
+#[test]
+fn eight_bit_folders_run_as_the_numbers_they_stand_for() {
+    let eval: Vec<Vec<u32>> = error::tokens(&fixture("eval_tokens.json"))
+        .iter()
+        .take(2)
+        .map(|s| s.iter().map(|t| t % 64).collect())
+        .collect();
+    for (case, symmetric) in [("qwen3", false), ("qwen3_moe", true), ("qwen3_5_moe-cut", false)] {
+        for group in [32, 128] {
+            let source = fixture(&format!("{case}/source"));
+            let awq = |bits| Awq { bits, symmetric, group, ..Awq::new(few()) };
+            let made = rewrite(&source, &[&awq(8)], 2).unwrap();
+            let plain = written_out(&made);
+            // The same numbers, summed up in another order.
+            let apart = error::distance(plain.path(), &made.path(), &eval).relative;
+            assert!(apart < 1e-9, "{case} {group}: {apart}");
+            let [eight, four] = [made, rewrite(&source, &[&awq(4)], 2).unwrap()]
+                .map(|m| error::distance(&source, &m.path(), &eval).relative);
+            assert!(eight < 0.05 * four, "{case} {group}: {eight} {four}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use quant::{Activations, Fp8, Pattern, Scheme};
+use quant::{Fp8, Pattern, Scheme};
 use serde_json::{Value, json};
 use support::{dequantized, expected_config, expected_tensors, fixture, rewrite};
 use verify::checkpoint::TensorReader;
@@ -111,17 +111,6 @@ fn expressions_are_ignored_too() {
     let made = rewrite(&fixture("qwen3_moe/source"), &[&fp8], 2).unwrap();
     let in_layer = |n| made.tensors().iter().any(|(name, t)| name.contains(n) && t["dtype"] == "F8_E4M3");
     assert!(!in_layer("layers.0.") && in_layer("layers.1."));
-}
-
-#[test]
-fn static_scales_are_refused_by_name() {
-    for (activations, flag) in
-        [(Activations::Static, "--static-activations"), (Activations::StaticCache, "--kv-cache")]
-    {
-        let fp8 = Fp8 { activations, ..Fp8::default() };
-        let e = rewrite(&fixture("qwen3_moe/source"), &[&fp8], 1).err().unwrap();
-        assert!(e.class().exit_code() == 2 && e.to_string().contains(flag), "{e}");
-    }
 }
 
 #[test]

@@ -209,10 +209,14 @@ fn measure(dir: &Path, kind: Kind, isa: Isa, threads: usize) -> Speed {
 
 const IN_CACHE: [usize; 2] = [128, 1024];
 
-fn formats() -> [(&'static str, Format); 4] {
+fn formats() -> [(&'static str, Format); 5] {
     let [rows, cols] = IN_CACHE;
-    let scales =
-        Scales { values: vec![1.0; rows * cols / (128 * 128)].into(), block: [128, 128], across: cols / 128 };
+    let scales = Scales {
+        values: vec![1.0; rows * cols / (128 * 128)].into(),
+        block: [128, 128],
+        across: cols / 128,
+        inputs: None,
+    };
     let ones = || Bytes::owned(1f32.to_le_bytes().repeat(rows * cols / 128));
     let zeros = Bytes::owned(vec![0x88; rows * cols / 128 / 2]);
     let int4 = Int4 { scales: ones(), float: Float::F32, zeros: None, group: 128, across: cols / 128 };
@@ -220,6 +224,7 @@ fn formats() -> [(&'static str, Format); 4] {
     [
         ("bf16", Format::Bf16),
         ("fp8 ", Format::E4m3(scales)),
+        ("int8", Format::Int8(int4.clone())),
         ("int4", Format::Int4(int4)),
         ("awq ", Format::Awq(awq)),
     ]

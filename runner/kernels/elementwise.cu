@@ -7,6 +7,8 @@
 //   swiglu   gate = silu(gate) * up                    Backend::swiglu
 //   rows     out[i][c] = x[rows[i]][c]                 Backend::rows
 //   columns  out[r][i] = x[r][columns[i]]              Backend::columns
+//   fp8_kept out = what e4m3 codes times scales[i % width / part] keep of x
+//                                                      cpu::elementwise::round_to_fp8
 //
 // A thread for each number, grid (ceil(n / 256)).
 #include "math.cuh"
@@ -56,5 +58,14 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     u64 i = number();
     if (i < n) {
         out[i] = x[i / count * width + columns[i % count]];
+    }
+}
+extern "C" __global__ void __launch_bounds__(256, 2)
+    fp8_kept(const float *x, const float *scales, u32 width, u32 part, u64 n, float *out) {
+    u64 i = number();
+    if (i < n) {
+        float v = x[i], scale = scales[i % width / part], size = to_e4m3(v / scale).size * scale;
+        float kept = __uint_as_float(__float_as_uint(size) | (__float_as_uint(v) & 0x80000000u));
+        out[i] = (__float_as_uint(v) & 0x7fffffffu) > 0x7f800000u ? v : kept;
     }
 }

@@ -209,6 +209,8 @@ pub trait Backend: Sized + Send + Sync {
     fn add(&self, x: &mut Self::Tensor, y: &Self::Tensor) -> Result<()>;
     /// Clamps to `-limit..=limit`.
     fn clamp(&self, x: &mut Self::Tensor, limit: f32) -> Result<()>;
+    /// Rounds to what FP8 (e4m3) codes times a scale can be: each row in as many equal parts as there are `scales`.
+    fn round_to_fp8(&self, x: &mut Self::Tensor, scales: &[f32]) -> Result<()>;
     /// `x *= sigmoid(gate)`; a gate of one column holds for its whole row.
     fn gate(&self, x: &mut Self::Tensor, gate: &Self::Tensor) -> Result<()>;
     /// `silu(gate) * up`.

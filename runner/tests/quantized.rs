@@ -21,6 +21,8 @@ enum Scheme {
     Whole,
     /// compressed-tensors, a scale for each row; with zeros where true.
     Int4(bool),
+    /// The same in eight bits.
+    Int8(bool),
     /// In groups of eight inputs.
     Awq,
 }
@@ -49,6 +51,7 @@ fn quantized(name: &str, shape: &[usize], scheme: Scheme, written_out: bool) -> 
         Scheme::Channel => ([1, cols], "weight_scale"),
         Scheme::Whole => ([rows, cols], "weight_scale"),
         Scheme::Int4(zeros) => return int4(name, rows, cols, zeros, written_out),
+        Scheme::Int8(zeros) => return int8(name, rows, cols, zeros, written_out),
         Scheme::Awq => return awq(name, rows, cols, written_out),
     };
     let grid = [rows.div_ceil(block[0]), cols.div_ceil(block[1])];
@@ -108,6 +111,26 @@ fn int4(name: &str, rows: usize, cols: usize, zeros: bool, written_out: bool) ->
     ];
     if zeros {
         out.push((format!("{name}_zero_point"), "I32", vec![rows / 8, 1], words(rows, zero4)));
+    }
+    out
+}
+
+/// Eight bits in whole rows: words of four bytes, zeros of four rows to a word.
+fn int8(name: &str, rows: usize, cols: usize, zeros: bool, written_out: bool) -> Vec<Tensor> {
+    let code = |i: usize| ((i * 2_654_435_761) >> 11) as u8;
+    let zero = |r: usize| if zeros { 100 + (r % 7) as u8 } else { 128 };
+    if written_out {
+        let number = |r: usize, c: usize| i32::from(code(r * cols + c)) - i32::from(zero(r));
+        return written(name, rows, cols, |r, c| number(r, c) as f32 * scale4(r) / 16.0);
+    }
+    let scales = (0..rows).flat_map(|r| half::bf16::from_f32(scale4(r) / 16.0).to_le_bytes()).collect();
+    let mut out = vec![
+        (format!("{name}_packed"), "I32", vec![rows, cols / 4], (0..rows * cols).map(code).collect()),
+        (format!("{name}_scale"), "BF16", vec![rows, 1], scales),
+        (format!("{name}_shape"), "I64", vec![2], [rows as i64, cols as i64].map(i64::to_le_bytes).concat()),
+    ];
+    if zeros {
+        out.push((format!("{name}_zero_point"), "I32", vec![rows / 4, 1], (0..rows).map(zero).collect()));
     }
     out
 }
@@ -192,6 +215,8 @@ fn every_scheme_runs_as_the_numbers_it_stands_for() {
         (Scheme::Whole, compressed("tensor")),
         (Scheme::Int4(false), packed(true)),
         (Scheme::Int4(true), packed(false)),
+        (Scheme::Int8(false), eight_bits(packed(true))),
+        (Scheme::Int8(true), eight_bits(packed(false))),
         (Scheme::Awq, awq),
     ] {
         let quantized = logits(&tensors(scheme, false), Some(quantization.clone())).unwrap();
@@ -212,6 +237,11 @@ fn packed(symmetric: bool) -> Value {
     let weights = json!({"num_bits": 4, "type": "int", "strategy": "channel", "symmetric": symmetric});
     let group = json!({"targets": ["Linear"], "format": "pack-quantized", "weights": weights});
     json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": group}})
+}
+
+fn eight_bits(mut config: Value) -> Value {
+    config["config_groups"]["group_0"]["weights"]["num_bits"] = json!(8);
+    config
 }
 
 #[test]
@@ -258,4 +288,99 @@ fn faulty_scales_are_named() {
     assert!(gone.contains("q_proj.weight_scale"), "{gone}");
     let unsaid = with(&|_| {}, None);
     assert!(unsaid.contains("quantization_config"), "{unsaid}");
+}
+
+fn static_inputs() -> Value {
+    let mut q = compressed("tensor");
+    q["config_groups"]["group_0"]["input_activations"] = json!({"strategy": "tensor", "dynamic": false});
+    q
+}
+
+/// The case in FP8, every matrix with this scale for its inputs.
+fn with_input_scales(scale: f32) -> Vec<Tensor> {
+    let mut all = tensors(Scheme::Whole, false);
+    let modules: Vec<String> =
+        all.iter().filter_map(|t| t.0.strip_suffix(".weight_scale").map(str::to_string)).collect();
+    let tensor = |m: String| (format!("{m}.input_scale"), "F32", vec![1], scale.to_le_bytes().to_vec());
+    all.extend(modules.into_iter().map(tensor));
+    all
+}
+
+/// The case in bf16, every attention with these scales of its cache.
+fn with_cache_scales(k: f32, v: f32) -> Vec<Tensor> {
+    let mut all = tensors(Scheme::Whole, true);
+    for layer in 0..3 {
+        for (leaf, scale) in [("k", k), ("v", v)] {
+            let name = format!("model.layers.{layer}.self_attn.{leaf}_scale");
+            all.push((name, "BF16", vec![], half::bf16::from_f32(scale).to_le_bytes().to_vec()));
+        }
+    }
+    all
+}
+
+fn without(all: Vec<Tensor>, modules: &[&str]) -> Vec<Tensor> {
+    let zero = |(name, dtype, shape, bytes): Tensor| {
+        let zero = modules.iter().any(|m| name.ends_with(&format!("{m}.weight")));
+        let bytes = if zero { vec![0; bytes.len()] } else { bytes };
+        (name, dtype, shape, bytes)
+    };
+    all.into_iter().map(zero).collect()
+}
+
+#[test]
+fn stored_scales_of_inputs_are_honoured() {
+    let run = |scale: f32| logits(&with_input_scales(scale), Some(static_inputs())).unwrap();
+    let dynamic = logits(&tensors(Scheme::Whole, false), Some(compressed("tensor"))).unwrap();
+    // So large that everything rounds to nothing: no layer adds anything.
+    let nothing = logits(&without(tensors(Scheme::Whole, true), &["o_proj", "down_proj"]), None).unwrap();
+    assert_eq!(run(1e12), nothing);
+    let fine = run(0.5);
+    assert!(fine != dynamic && fine != nothing);
+    // Where the config tells of none, what is stored is not looked at.
+    assert_eq!(logits(&with_input_scales(1e12), Some(compressed("tensor"))).unwrap(), dynamic);
+}
+
+#[test]
+fn scales_of_the_cache_are_honoured() {
+    let run = |k, v| logits(&with_cache_scales(k, v), None).unwrap();
+    let plain = logits(&tensors(Scheme::Whole, true), None).unwrap();
+    // Values round to nothing: as without them.
+    let nothing = logits(&without(tensors(Scheme::Whole, true), &["v_proj"]), None).unwrap();
+    assert_eq!(run(1.0, 1e12), nothing);
+    // Keys round to nothing: every position counts as much as any other, as without queries.
+    let even = logits(&without(with_cache_scales(1.0, 1.0), &["q_proj"]), None).unwrap();
+    assert_eq!(run(1e12, 1.0), even);
+    let fine = run(0.01, 0.01);
+    assert!(fine != plain && fine != nothing && fine != even);
+}
+
+#[test]
+fn faulty_scales_of_inputs_and_cache_are_named() {
+    let with = |change: &dyn Fn(&mut Vec<Tensor>)| {
+        let mut all = with_input_scales(0.5);
+        all.extend(
+            with_cache_scales(0.1, 0.1)
+                .into_iter()
+                .filter(|t| t.0.ends_with("k_scale") || t.0.ends_with("v_scale")),
+        );
+        change(&mut all);
+        logits(&all, Some(static_inputs())).unwrap_err().to_string()
+    };
+    let input = "model.layers.0.self_attn.q_proj.input_scale";
+    let key = "model.layers.1.self_attn.k_scale";
+    let find = |all: &mut Vec<Tensor>, name: &str| all.iter().position(|t| t.0 == name).unwrap();
+    for name in [input, key] {
+        let gone = with(&|all| all.retain(|t| t.0 != name));
+        assert!(gone.contains(name) && gone.contains("does not exist"), "{gone}");
+        let zero = with(&|all| {
+            let at = find(all, name);
+            all[at].3.fill(0);
+        });
+        assert!(zero.contains(name) && zero.contains("no scale"), "{zero}");
+        let shape = with(&|all| {
+            let at = find(all, name);
+            (all[at].1, all[at].2, all[at].3) = ("F32", vec![3], [1f32; 3].map(f32::to_le_bytes).concat());
+        });
+        assert!(shape.contains(name) && shape.contains("[3]"), "{shape}");
+    }
 }

@@ -36,7 +36,7 @@ pub use generate::Generate;
 pub use inspect::{Hardware, Inspect};
 pub use merge_lora::MergeLora;
 pub use parse::Parse;
-pub use quantize::{Clip, Experts, Packing, Quantize, Rounding, Scheme};
+pub use quantize::{Clip, Experts, KvCache, Packing, Quantize, Rounding, Scheme};
 pub use run::Run;
 pub use serve_command::{Engine, Form, ServeCommand};
 pub use template::{Template, TemplateCheck, TemplateEmbed, TemplateModel, TemplateRender};

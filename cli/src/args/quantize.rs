@@ -13,7 +13,10 @@ use super::{OnDevice, Parts, Rewriting};
   prep quantize MODEL --out MODEL-FP8 --fp8
   prep quantize MODEL --out FP8 --fp8 --scheme channel --ignore 'model.layers.0.*' --dry-run
   prep quantize MODEL --out MODEL-AWQ --awq --calibration traffic.jsonl
-  prep quantize MODEL --out MODEL-AWQ --awq --format autoawq --group-size 64")]
+  prep quantize MODEL --out MODEL-AWQ --awq --format autoawq --group-size 64
+  prep quantize MODEL --out MODEL-AWQ --awq --kv-cache fp8 --report scales.html
+  prep quantize MODEL --out MODEL-FP8 --fp8 --kv-cache fp8 --calibration traffic.jsonl
+  prep quantize MODEL --out STATIC --fp8 --static-activations --kv-cache fp8 --samples 64")]
 pub struct Quantize {
     /// Folder of the model
     pub model: PathBuf,
@@ -26,9 +29,9 @@ pub struct Quantize {
     /// Integer weights (AWQ), 4 bit by default, calibrated layer by layer
     #[arg(long, group = "to")]
     pub awq: bool,
-    /// FP8: how scales are shared out
-    #[arg(long, value_enum, default_value_t = Scheme::Block, conflicts_with = "awq")]
-    pub scheme: Scheme,
+    /// FP8: how scales of weights are shared out [default: block; tensor with --static-activations]
+    #[arg(long, value_enum, conflicts_with = "awq")]
+    pub scheme: Option<Scheme>,
     #[command(flatten)]
     pub integers: Integers,
     /// Leave modules in 16 bit: a glob, or `re:` and a regular expression; may be repeated
@@ -37,18 +40,21 @@ pub struct Quantize {
     /// Take an FP8 model as the source: back to 16 bit first, then as asked for
     #[arg(long)]
     pub from_quantized: bool,
-    /// Calibrated scales for activations (refused: needs calibration, which is not there yet)
-    #[arg(long, hide = true)]
+    /// FP8: one calibrated scale for what goes into each matrix, where servers else find one for each token (faster, a
+    /// little less exact)
+    #[arg(long, conflicts_with = "awq")]
     pub static_activations: bool,
-    /// Calibrated scales for the key and value cache (refused: needs calibration, which is not there yet)
-    #[arg(long, hide = true)]
-    pub kv_cache: bool,
+    /// Calibrated scales for keys and values, which servers then cache in 8 bits
+    #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "fp8")]
+    pub kv_cache: Option<KvCache>,
+    #[command(flatten)]
+    pub calibration: Calibration,
     /// Also quantize matrices that do not fill their 128 x 128 blocks, where servers do not fuse them (vLLM loads
     /// them, transformers does not)
     #[arg(long, conflicts_with = "awq")]
     pub quantize_tails: bool,
-    /// Write a page with the error of every layer and the tokens of every expert
-    #[arg(long, value_name = "FILE.html", requires = "awq", conflicts_with = "dry_run")]
+    /// Write a page with what calibration found: the error or the scales of every layer, the tokens of every expert
+    #[arg(long, value_name = "FILE.html", conflicts_with = "dry_run")]
     pub report: Option<PathBuf>,
     #[command(flatten)]
     pub on: OnDevice,
@@ -61,20 +67,29 @@ pub struct Quantize {
     pub rewriting: Rewriting,
 }
 
+/// Options of all that calibrates.
+#[derive(Debug, ClapArgs)]
+#[command(next_help_heading = "Calibration (--awq, --static-activations, --kv-cache)")]
+pub struct Calibration {
+    /// Samples to calibrate on, one JSON object a line: `messages` (and `tools`), `text`, or `input_ids` [default: a
+    /// built-in set of English, Chinese, code and tool calls]
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    /// Sequences to calibrate on [default: 128]
+    #[arg(long, value_name = "N")]
+    pub samples: Option<usize>,
+    /// Tokens of a sequence at most [default: 512]
+    #[arg(long, value_name = "N")]
+    pub seq_len: Option<usize>,
+    /// Which tokens an expert is calibrated on: all, or those that the router sends to it [default: all]
+    #[arg(long, value_enum)]
+    pub experts: Option<Experts>,
+}
+
 /// Options of `--awq`.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "AWQ")]
 pub struct Integers {
-    /// Samples to calibrate on, one JSON object a line: `messages` (and `tools`), `text`, or `input_ids` [default: a
-    /// built-in set of English, Chinese, code and tool calls]
-    #[arg(long, value_name = "FILE", conflicts_with = "fp8")]
-    pub calibration: Option<PathBuf>,
-    /// Sequences to calibrate on
-    #[arg(long, value_name = "N", default_value_t = 128, conflicts_with = "fp8")]
-    pub samples: usize,
-    /// Tokens of a sequence at most
-    #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "fp8")]
-    pub seq_len: usize,
     /// Names and packing of the result
     #[arg(long, value_enum, default_value_t = Packing::CompressedTensors, conflicts_with = "fp8")]
     pub format: Packing,
@@ -93,9 +108,6 @@ pub struct Integers {
     /// How codes are found: nearest, or from there downhill in the error on the calibration data
     #[arg(long, value_enum, default_value_t = Rounding::Descent, conflicts_with = "fp8")]
     pub rounding: Rounding,
-    /// Which tokens an expert is calibrated on: all, or those that the router sends to it
-    #[arg(long, value_enum, default_value_t = Experts::All, conflicts_with = "fp8")]
-    pub experts: Experts,
 }
 
 /// Names and packing of integer weights.
@@ -127,8 +139,17 @@ pub enum Rounding {
     Descent,
 }
 
+/// How keys and values are cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KvCache {
+    /// 8-bit floating point (E4M3), a scale for the keys and one for the values of each layer
+    Fp8,
+}
+
 /// What experts are calibrated on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Experts {
     /// All tokens, so that no expert goes without
     All,

@@ -17,8 +17,11 @@ Keys of a recipe (paths are relative to it):
   base = \"hf:Qwen/Qwen3-0.6B@COMMIT\", also modelscope:OWNER/NAME@REVISION: downloaded, or found and verified
   [[adapter]]   path = \"DIR\"   weight = 1.0
   [quantize]    format = \"fp8\" scheme = \"block\"   ignore = [\"model.layers.0.*\"]
-                format = \"awq\" calibration = \"FILE.jsonl\"  samples = 128  seq_len = 512
-                group_size = 128  symmetric = false  packing = \"compressed-tensors\"
+                format = \"fp8\" static_activations = true
+                format = \"awq\" group_size = 128  symmetric = false  packing = \"compressed-tensors\"
+                kv_cache = \"fp8\" (with either format)
+                what calibrates (awq, static_activations, kv_cache) also takes
+                calibration = \"FILE.jsonl\"  samples = 128  seq_len = 512  experts = \"all\"
   [template]    from = \"FILE or DIR\"
   [verify]      parser = \"NAME\"  reasoning_parser = \"NAME\"  suite = \"FILE\"  min_score = 60
                 max_new = 256    report = [\"FILE.html\"]  kwargs = { enable_thinking = false }

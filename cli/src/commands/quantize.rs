@@ -18,11 +18,12 @@ use verify::{Error, Result, Shown};
 use super::folder_of;
 use super::rewrite::{Job, whole};
 use super::verify::{outside, write_report};
-use crate::args::{Clip, Experts, Global, Packing, Quantize, Rounding, Scheme};
+use crate::args::{Clip, Experts, Global, KvCache, Packing, Quantize, Rounding, Scheme};
 use crate::output::Output;
 
 pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
     folder_of(&args.model)?;
+    check_calibration(args)?;
     if let Some(page) = &args.report {
         // A page that cannot be written must not cost the run.
         outside(page, &args.out)?;
@@ -38,6 +39,31 @@ pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
     Ok(code)
 }
 
+/// Options that only mean something where something is calibrated, and one that does not go with it.
+fn check_calibration(args: &Quantize) -> Result<()> {
+    let c = &args.calibration;
+    let inputs = args.awq || args.static_activations;
+    let given = [
+        ("--experts", c.experts.is_some() && !inputs),
+        ("--calibration", c.calibration.is_some()),
+        ("--samples", c.samples.is_some()),
+        ("--seq-len", c.seq_len.is_some()),
+        ("--report", args.report.is_some()),
+    ];
+    let given = given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag);
+    match (inputs || args.kv_cache.is_some(), given, args.parts.part) {
+        (false, Some(flag), _) | (_, Some(flag @ "--experts"), _) => {
+            Err(Error::usage(format!("{flag} is for what is calibrated")).found("nothing that it means something to")
+                .expected("--awq, --static-activations or --kv-cache (which needs no --experts)")
+                .hint("FP8 weights alone need no data"))
+        }
+        (true, _, Some(_)) => Err(Error::usage("what is calibrated cannot be done in parts").found("--part").hint(
+            "calibration walks through all layers in order; an interrupted run continues where it stopped",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// What calibration found, as a page, from the report of the finished folder.
 fn write_page(path: &Path, out: &Path) -> Result<()> {
     let report = Report::read(out);
@@ -47,35 +73,60 @@ fn write_page(path: &Path, out: &Path) -> Result<()> {
     })?;
     let bits = details["bits_per_weight"].as_f64().map(|b| ("bits a weight", format!("{b:.2}")));
     let size: u64 = report.iter().flat_map(|r| &r.outputs).map(|f| f.len).sum();
-    let facts: Vec<_> = bits.into_iter().chain([("size", crate::console::size(size))]).collect();
+    let loss = details["relative_rms"].as_f64().map(|e| ("relative error of the weights", format!("{e:.4}")));
+    let facts: Vec<_> = bits.into_iter().chain(loss).chain([("size", crate::console::size(size))]).collect();
     let page =
         quant::report::page(&folder_name(out), &facts, &quant::report::Calibration::of_details(details));
     write_report(path, &page)
 }
 
 fn fp8(args: &Quantize) -> Result<Fp8> {
-    let mut quantize = stage(args.scheme, &args.ignore)?;
-    quantize.activations = match (args.kv_cache, args.static_activations) {
-        (true, _) => Activations::StaticCache,
-        (false, true) => Activations::Static,
-        (false, false) => Activations::Dynamic,
-    };
+    let scales = Scales { inputs: args.static_activations, cache: args.kv_cache };
+    let mut quantize = stage(args.scheme, scales, &args.ignore)?;
     quantize.coder = coder(args.on.wish(), args.dry_run)?;
     if args.quantize_tails {
         quantize.tails = Tails::QuantizeUnfused;
     }
+    if quantize.calibrates() {
+        quantize.experts = experts(args.calibration.experts);
+        quantize.samples = samples(args)?;
+    }
     Ok(quantize)
 }
 
-fn awq(args: &Quantize) -> Result<Awq> {
-    if args.parts.part.is_some() {
-        return Err(Error::usage("--awq cannot be done in parts").found("--part").hint(
-            "calibration walks through all layers in order; an interrupted run continues where it stopped",
-        ));
+fn samples(args: &Quantize) -> Result<Samples> {
+    let c = &args.calibration;
+    Samples::read(c.calibration.as_deref(), &args.model, &data_options(c.samples, c.seq_len))
+}
+
+/// How much data.
+pub fn data_options(samples: Option<usize>, seq_len: Option<usize>) -> DataOptions {
+    let defaults = DataOptions::default();
+    DataOptions {
+        samples: samples.unwrap_or(defaults.samples),
+        seq_len: seq_len.unwrap_or(defaults.seq_len),
+        ..defaults
     }
+}
+
+/// Which tokens an expert sees.
+pub fn experts(asked: Option<Experts>) -> quant::Experts {
+    match asked {
+        None | Some(Experts::All) => quant::Experts::All,
+        Some(Experts::Routed) => quant::Experts::Routed,
+    }
+}
+
+/// How keys and values are cached.
+pub fn kv_cache(asked: Option<KvCache>) -> quant::KvCache {
+    match asked {
+        None => quant::KvCache::Bits16,
+        Some(KvCache::Fp8) => quant::KvCache::Fp8,
+    }
+}
+
+fn awq(args: &Quantize) -> Result<Awq> {
     let i = &args.integers;
-    let options = DataOptions { samples: i.samples, seq_len: i.seq_len, ..DataOptions::default() };
-    let samples = Samples::read(i.calibration.as_deref(), &args.model, &options)?;
     Ok(Awq {
         layout: layout(i.format),
         bits: i.bits,
@@ -89,12 +140,10 @@ fn awq(args: &Quantize) -> Result<Awq> {
             Rounding::Nearest => quant::awq::Rounding::Nearest,
             Rounding::Descent => quant::awq::Rounding::Descent,
         },
-        experts: match i.experts {
-            Experts::All => quant::awq::Experts::All,
-            Experts::Routed => quant::awq::Experts::Routed,
-        },
+        experts: experts(args.calibration.experts),
+        cache: kv_cache(args.kv_cache),
         ignore: patterns(&args.ignore)?,
-        ..Awq::new(samples)
+        ..Awq::new(samples(args)?)
     })
 }
 
@@ -103,7 +152,7 @@ fn rewrite(args: &Quantize, quantize: &dyn Rewrite, global: &Global, output: &Ou
         true => vec![&Dequantize, quantize],
         false => vec![quantize],
     };
-    let inputs = args.integers.calibration.iter().cloned().collect();
+    let inputs = args.calibration.calibration.iter().cloned().collect();
     let Quantize { parts, rewriting, .. } = *args;
     let job = Job { base: &args.model, stages, inputs, out: &args.out, parts, rewriting };
     let out = args.out.display();
@@ -111,15 +160,33 @@ fn rewrite(args: &Quantize, quantize: &dyn Rewrite, global: &Global, output: &Ou
     whole(&job, args.dry_run, &next, global, output)
 }
 
-/// The rewrite that quantizes as asked for.
-pub fn stage(scheme: Scheme, ignore: &[String]) -> Result<Fp8> {
+/// Which scales of what flows through the model are calibrated.
+#[derive(Debug, Clone, Copy)]
+pub struct Scales {
+    /// Those of what goes into matrices.
+    pub inputs: bool,
+    /// Those of cached keys and values.
+    pub cache: Option<KvCache>,
+}
+
+/// The rewrite to FP8 as asked for, without samples.
+pub fn stage(scheme: Option<Scheme>, scales: Scales, ignore: &[String]) -> Result<Fp8> {
     let scheme = match scheme {
-        Scheme::Block => quant::Scheme::Block,
-        Scheme::Channel => quant::Scheme::Channel,
-        Scheme::Tensor => quant::Scheme::Tensor,
-        Scheme::CompressedBlock => quant::Scheme::CompressedBlock,
+        // The one that servers take stored scales beside, whatever the model.
+        None if scales.inputs => quant::Scheme::Tensor,
+        None | Some(Scheme::Block) => quant::Scheme::Block,
+        Some(Scheme::Channel) => quant::Scheme::Channel,
+        Some(Scheme::Tensor) => quant::Scheme::Tensor,
+        Some(Scheme::CompressedBlock) => quant::Scheme::CompressedBlock,
     };
-    Ok(Fp8 { scheme, ignore: patterns(ignore)?, ..Fp8::default() })
+    let activations = if scales.inputs { Activations::Static } else { Activations::Dynamic };
+    Ok(Fp8 {
+        scheme,
+        activations,
+        cache: kv_cache(scales.cache),
+        ignore: patterns(ignore)?,
+        ..Fp8::default()
+    })
 }
 
 /// Who computes codes. A plan needs nobody.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use merge::MergeLora;
-use quant::calibration::data::{DataOptions, Samples, Voice};
-use quant::{Awq, Fp8};
+use quant::Awq;
+use quant::calibration::data::{Samples, Voice};
 use runner::Wish;
 use verify::rewrite::Rewrite;
 use verify::template::{ChatTemplate, EmbedTemplate};
@@ -15,7 +15,7 @@ use super::inputs::{Inputs, Local};
 use super::rewrite::{Job, print_plan, say};
 use super::verify::Baseline;
 use super::{quantize, verify as verification};
-use crate::args::{self, Global, Parts, Run, Scheme};
+use crate::args::{self, Global, Parts, Run};
 use crate::output::Output;
 use crate::recipe::{Format, Quantize, Recipe, Verify};
 
@@ -129,31 +129,36 @@ fn quantize_of(
     (dry_run, wish): (bool, Wish),
 ) -> Result<Box<dyn Rewrite>> {
     if let Some(key) = q.misplaced() {
-        return Err(Error::usage(format!("`quantize.{key}` means nothing to this format"))
-            .hint("`prep run --help` lists the keys of each format"));
+        return Err(Error::usage(format!("`quantize.{key}` means nothing beside the other keys"))
+            .hint("`prep run --help` lists what belongs together"));
     }
+    let samples = || match dry_run {
+        // A plan needs none.
+        true => Ok(Samples::default()),
+        false => {
+            let options = quantize::data_options(q.samples, q.seq_len);
+            Samples::read_in(q.calibration.as_deref(), voice(folders, recipe)?, &options)
+        }
+    };
     match q.format {
         Format::Fp8 => {
-            let stage = quantize::stage(q.scheme.unwrap_or(Scheme::Block), &q.ignore)?;
-            Ok(Box::new(Fp8 { coder: quantize::coder(wish, dry_run)?, ..stage }))
+            let scales = quantize::Scales { inputs: q.static_activations, cache: q.kv_cache };
+            let mut fp8 = quantize::stage(q.scheme, scales, &q.ignore)?;
+            fp8.coder = quantize::coder(wish, dry_run)?;
+            if fp8.calibrates() {
+                fp8.experts = quantize::experts(q.experts);
+                fp8.samples = samples()?;
+            }
+            Ok(Box::new(fp8))
         }
         Format::Awq => {
-            let defaults = DataOptions::default();
-            let options = DataOptions {
-                samples: q.samples.unwrap_or(defaults.samples),
-                seq_len: q.seq_len.unwrap_or(defaults.seq_len),
-                ..defaults
-            };
-            let samples = match dry_run {
-                // A plan needs none.
-                true => Samples::default(),
-                false => Samples::read_in(q.calibration.as_deref(), voice(folders, recipe)?, &options)?,
-            };
-            let plain = Awq::new(samples);
+            let plain = Awq::new(samples()?);
             let awq = Awq {
                 layout: q.packing.map_or(plain.layout, quantize::layout),
                 group: q.group_size.unwrap_or(plain.group),
                 symmetric: q.symmetric.unwrap_or(plain.symmetric),
+                experts: quantize::experts(q.experts),
+                cache: quantize::kv_cache(q.kv_cache),
                 ignore: quantize::patterns(&q.ignore)?,
                 ..plain
             };

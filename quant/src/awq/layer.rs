@@ -23,13 +23,12 @@ use super::search::{Candidate, Found, Sizes, search};
 use super::storage::Storage;
 use super::weights::{Give, numbers, rounded, shares};
 use super::{Clip, Experts, Rounding};
-use crate::calibration::{Record, Records, Visit, Visitor};
+use crate::calibration::{Record, Records, SEEN, Visit, Visitor};
+use crate::ranges::{KvCache, cache_specs, groups, scale_of, stored};
 use crate::select::Fate;
 
 /// Tokens, of whole samples, on which the output of a block is compared.
 const PROBE: usize = 2048;
-/// Tokens, spread over all samples, that every expert sees.
-const SEEN: usize = 8192;
 /// Tokens on which a single linear is compared.
 const JUDGED: usize = 512;
 
@@ -49,6 +48,8 @@ pub struct Smoother<'a> {
     pub rounding: Rounding,
     /// Which tokens an expert sees.
     pub experts: Experts,
+    /// Whether cached keys and values get scales.
+    pub cache: KvCache,
 }
 
 impl Visitor for Smoother<'_> {
@@ -57,8 +58,12 @@ impl Visitor for Smoother<'_> {
         let mut search = LayerSearch::new(self, visit);
         search.first_half(visit, &pairs)?;
         search.second_half(visit, &pairs)?;
-        search.record.report =
-            json!({"layer": visit.number, "pairs": search.lines, "tokens_per_expert": search.tokens});
+        search.record.report = json!({
+            "layer": visit.number,
+            "pairs": search.lines,
+            "ranges": search.ranges,
+            "tokens_per_expert": search.tokens,
+        });
         Ok(search.record)
     }
 
@@ -86,6 +91,8 @@ struct LayerSearch<'a> {
     record: Record,
     /// What was found, for the report.
     lines: Vec<Value>,
+    /// Scales of cached keys and values, for the report.
+    ranges: Vec<Value>,
     /// Tokens that chose each expert.
     tokens: Vec<usize>,
 }
@@ -105,6 +112,7 @@ impl<'a> LayerSearch<'a> {
             rows: HashMap::new(),
             record: Record::default(),
             lines: Vec::new(),
+            ranges: Vec::new(),
             tokens: Vec::new(),
         }
     }
@@ -152,7 +160,32 @@ impl<'a> LayerSearch<'a> {
                 self.settle(visit.input, pair, found)?;
             }
         }
+        if self.of.cache == KvCache::Fp8 {
+            self.cache_scales(visit.number, &sums)?;
+        }
         self.finish(visit, &roles)
+    }
+
+    /// Scales of the layer's keys and values. Where rows of `v_proj` are divided, values are.
+    fn cache_scales(&mut self, layer: usize, sums: &Sums) -> Result<()> {
+        let attentions = groups::attentions(self.of.arch).into_iter();
+        for (_, _, path) in attentions.filter(|(n, ..)| *n == layer) {
+            let v = format!("{path}.v_proj");
+            let divided = self.rows.iter().find(|(m, _)| self.module(**m).name == v).map(|(_, by)| by);
+            let found = [sums.keys.largest(None), sums.values.largest(divided.map(Vec::as_slice))];
+            for (spec, largest) in cache_specs(&path).into_iter().zip(found) {
+                if !largest.is_finite() {
+                    return Err(Error::input(format!("`{}` cannot be calibrated", Shown(&spec.name)))
+                        .found("NaN or infinity on the calibration data")
+                        .expected("finite keys and values")
+                        .hint("the model cannot run these data: try `prep generate` with the source"));
+                }
+                let scale = scale_of(largest);
+                self.ranges.push(json!({"of": spec.name, "scale": scale, "largest": largest}));
+                self.record.tensors.push((spec, stored(scale)));
+            }
+        }
+        Ok(())
     }
 
     /// Whole samples, evenly spread, normalised later: `[tokens, hidden]`.
@@ -210,17 +243,11 @@ impl<'a> LayerSearch<'a> {
 
     /// For every pair inside the MLP the inputs of its `down_proj` that it is judged on, and their moments.
     fn inner(&mut self, visit: &Visit, pairs: &[Pair]) -> Result<HashMap<usize, (Array, Arc<Moments>)>> {
-        let h = spread(visit, SEEN)?;
+        let h = visit.spread(SEEN)?;
         let x = self.cpu.norm(&h, &visit.layer.norm_post)?;
         let mut jobs: Vec<(usize, &runner::backend::SwiGlu<Cpu>, Option<usize>)> = Vec::new();
-        let routes = match &visit.layer.mlp {
-            Mlp::Dense(_) => Vec::new(),
-            Mlp::Moe(moe) => {
-                let [logits] = self.cpu.linear(&x, [&moe.router])?;
-                self.cpu.visits(&logits, moe.routing)
-            }
-        };
-        self.tokens = routes.iter().map(Vec::len).collect();
+        let chosen = visit.chosen(&x)?;
+        self.tokens = chosen.iter().map(Vec::len).collect();
         for (n, pair) in pairs.iter().enumerate() {
             let (mlp, role) = (&visit.layer.mlp, self.module(pair.readers[0]).role);
             match (mlp, role) {
@@ -236,10 +263,10 @@ impl<'a> LayerSearch<'a> {
             .into_par_iter()
             .map(|(n, mlp, expert)| {
                 let own = match (expert, self.of.experts) {
-                    (Some(e), Experts::Routed) => Some(routes[e].iter().map(|(t, _)| *t).collect::<Vec<_>>()),
+                    (Some(e), Experts::Routed) => Some(&chosen[e]),
                     _ => None,
                 };
-                let x = match &own {
+                let x = match own {
                     Some(rows) => &self.cpu.rows(&x, rows)?,
                     None => &x,
                 };
@@ -356,6 +383,8 @@ impl<'a> LayerSearch<'a> {
             isa: self.isa,
             group,
             by: names.into_iter().map(|n| (n, Mutex::default())).collect(),
+            keys: Columns::default(),
+            values: Columns::default(),
         })
     }
 
@@ -481,22 +510,6 @@ fn not_finite(weights: &[&Matrix]) -> Error {
         .hint("fetch the model again, or merge it again from its parts")
 }
 
-/// Tokens spread evenly over all samples, at most `most`: rows of the hidden states.
-fn spread(visit: &Visit, most: usize) -> Result<Array> {
-    let every = visit.hidden.rows().div_ceil(most).max(1);
-    let mut values = Vec::new();
-    for batch in visit.batches() {
-        let rows = visit.rows(&batch);
-        let h = visit.hidden.read(rows.clone())?;
-        for (row, values_of) in rows.zip(h.each_row()) {
-            if row % every == 0 {
-                values.extend_from_slice(values_of);
-            }
-        }
-    }
-    Ok(Array::new(values.len() / visit.hidden.cols(), visit.hidden.cols(), values))
-}
-
 fn squared(x: &Array) -> f64 {
     let rows: Vec<f64> = x
         .values()
@@ -543,6 +556,8 @@ struct Sums {
     isa: Isa,
     group: usize,
     by: HashMap<String, Mutex<Option<Moments>>>,
+    keys: Columns,
+    values: Columns,
 }
 
 impl Watch for Sums {
@@ -550,5 +565,35 @@ impl Watch for Sums {
         if let Some(Ok(mut sums)) = self.by.get(&*matrix.name).map(Mutex::lock) {
             sums.get_or_insert_with(|| Moments::new(matrix.cols, self.group)).add(self.isa, x);
         }
+    }
+
+    fn see_cached(&self, k: &Array, v: &Array) {
+        self.keys.add(k);
+        self.values.add(v);
+    }
+}
+
+/// The largest size of each column.
+#[derive(Default)]
+struct Columns(Mutex<Vec<f32>>);
+
+impl Columns {
+    fn add(&self, x: &Array) {
+        let mut largest = self.0.lock().unwrap_or_else(|p| p.into_inner());
+        largest.resize(x.cols(), 0.0);
+        for row in x.each_row() {
+            // As bits, NaN and infinity are larger than all others.
+            largest
+                .iter_mut()
+                .zip(row)
+                .for_each(|(l, x)| *l = f32::from_bits(l.to_bits().max(x.abs().to_bits())));
+        }
+    }
+
+    /// The largest of all columns, each divided by what stands in `by`.
+    fn largest(&self, by: Option<&[f32]>) -> f32 {
+        let columns = self.0.lock().unwrap_or_else(|p| p.into_inner());
+        let divided = columns.iter().enumerate().map(|(c, largest)| largest / by.map_or(1.0, |by| by[c]));
+        divided.fold(0.0, |most: f32, x| if x <= most || most.is_nan() { most } else { x })
     }
 }

@@ -21,7 +21,7 @@ mod pairs;
 mod report;
 mod search;
 mod storage;
-mod weights;
+pub(crate) mod weights;
 mod work;
 
 use std::sync::OnceLock;
@@ -37,8 +37,10 @@ use verify::rewrite::{ModelView, Rewrite, Stage, StageBuilder};
 pub use self::grid::IntFormat;
 pub use self::storage::Storage;
 use self::work::{AwqWork, Piece};
+pub use crate::calibration::Experts;
 use crate::calibration::data::Samples;
 use crate::pattern::Pattern;
+use crate::ranges::{self, KvCache, Wanted};
 use crate::select::{Fate, Selection, select};
 use crate::shards;
 pub use verify::codec::int4::Layout;
@@ -63,16 +65,6 @@ pub enum Rounding {
     Descent,
 }
 
-/// Which tokens an expert's statistics are made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Experts {
-    /// All, whatever the router says: no expert goes without.
-    #[default]
-    All,
-    /// Those that the router sends to it.
-    Routed,
-}
-
 /// Quantizes a model with AWQ.
 #[derive(Debug, Clone)]
 pub struct Awq {
@@ -90,6 +82,8 @@ pub struct Awq {
     pub rounding: Rounding,
     /// Which tokens an expert sees.
     pub experts: Experts,
+    /// How keys and values are cached while serving.
+    pub cache: KvCache,
     /// Modules to leave in 16 bit.
     pub ignore: Vec<Pattern>,
     /// What to calibrate on.
@@ -107,6 +101,7 @@ impl Awq {
             clip: Clip::default(),
             rounding: Rounding::default(),
             experts: Experts::default(),
+            cache: KvCache::default(),
             ignore: Vec::new(),
             samples,
         }
@@ -122,9 +117,15 @@ impl Awq {
         if ![32, 64, 128].contains(&self.group) {
             return wrong(format!("groups of {}: servers know 32, 64 and 128", self.group));
         }
-        match self.symmetric && self.layout == Layout::AwqGemm {
-            true => wrong("AutoAWQ's gemm format always stores zeros: leave out --symmetric".into()),
-            false => Ok(()),
+        match self.layout == Layout::AwqGemm {
+            true if self.symmetric => {
+                wrong("AutoAWQ's gemm format always stores zeros: leave out --symmetric".into())
+            }
+            true if self.cache == KvCache::Fp8 => wrong(
+                "servers read no cache scales beside AutoAWQ's format: use --format compressed-tensors"
+                    .into(),
+            ),
+            _ => Ok(()),
         }
     }
 }
@@ -143,6 +144,10 @@ impl Rewrite for Awq {
         };
         let selection = select(&arch, &self.ignore, &obstacle)?;
         let pieces = work::pieces(storage, input, &arch, &selection)?;
+        let pieces = match self.cache {
+            KvCache::Bits16 => pieces,
+            KvCache::Fp8 => work::with_cache_scales(pieces, &arch),
+        };
         let sizes: Vec<_> = pieces.iter().map(Piece::place).collect();
         let placed = shards::assign(input.tensors.shards(), &sizes, shards::LIMIT)?;
         let mut builder = StageBuilder::new(input);
@@ -156,9 +161,16 @@ impl Rewrite for Awq {
         let mut output = input.clone();
         output.tensors = built.tensors;
         let skipped = crate::fp8::config::skipped(&arch, &selection);
-        output.config.set(None, "quantization_config", &config::quantization(storage, &skipped))?;
+        let mut quantization = config::quantization(storage, &skipped);
+        if self.cache == KvCache::Fp8 {
+            quantization["kv_cache_scheme"] = ranges::cache_scheme();
+        }
+        output.config.set(None, "quantization_config", &quantization)?;
         let mut warnings = crate::fp8::warnings(&arch, &selection);
         warnings.extend(self.samples.report.warnings.iter().cloned());
+        let mut decisions = selection.decisions(&arch, &storage.describe());
+        let cache = self.cache == KvCache::Fp8;
+        decisions.extend(ranges::decisions(Wanted { inputs: false, cache }, &arch));
         Ok(Stage {
             name: "quantize",
             options: self.options(storage),
@@ -166,7 +178,7 @@ impl Rewrite for Awq {
             output,
             units: built.units,
             dropped: built.dropped,
-            decisions: selection.decisions(&arch, &storage.describe()),
+            decisions,
             warnings,
             work: Box::new(AwqWork {
                 arch,
@@ -196,15 +208,19 @@ impl Awq {
 
     fn options(&self, storage: Storage) -> serde_json::Value {
         let ignore: Vec<_> = self.ignore.iter().map(Pattern::text).collect();
-        json!({
+        let mut options = json!({
             "format": storage.describe(),
             "clip": match self.clip { Clip::Off => "off", Clip::Search => "search" },
             "rounding": match self.rounding { Rounding::Nearest => "nearest", Rounding::Descent => "descent" },
-            "experts": match self.experts { Experts::All => "all", Experts::Routed => "routed" },
+            "experts": self.experts.name(),
             "ignore": ignore,
             "calibration": self.samples.digest,
             "samples": self.samples.sequences.len(),
-        })
+        });
+        if self.cache == KvCache::Fp8 {
+            options["kv_cache"] = self.cache.name().into();
+        }
+        options
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::storage::Storage;
-use crate::report::FLOOR;
+use crate::report::starved_experts;
 
 /// Figures of all layers: errors before and after, what was chosen, the worst, and how experts were served.
 pub fn summary(layers: &[Value], storage: Storage) -> Value {
@@ -18,15 +18,7 @@ pub fn summary(layers: &[Value], storage: Storage) -> Value {
         of(b).total_cmp(&of(a))
     });
     worst.truncate(10);
-    let few: Vec<String> = layers.iter().flat_map(starved).collect();
-    let warnings: Vec<String> = match few.is_empty() {
-        true => Vec::new(),
-        false => vec![format!(
-            "{} experts are chosen by fewer than {FLOOR} calibration tokens ({}): give more samples, such as real traffic",
-            few.len(),
-            verify::checkpoint::list_some(&few)
-        )],
-    };
+    let (few, warnings) = starved_experts(layers);
     json!({
         "bits_per_weight": storage.bits_per_weight(),
         "mean_error_before": mean("error_before"),
@@ -36,11 +28,4 @@ pub fn summary(layers: &[Value], storage: Storage) -> Value {
         "layers": layers,
         "warnings": warnings,
     })
-}
-
-/// Experts of a layer that hardly any token chose.
-fn starved(layer: &Value) -> Vec<String> {
-    let tokens = layer["tokens_per_expert"].as_array().map_or(&[][..], Vec::as_slice);
-    let few = tokens.iter().enumerate().filter(|(_, n)| n.as_u64().is_some_and(|n| n < FLOOR));
-    few.map(|(e, n)| format!("layer {} expert {e}: {n}", layer["layer"])).collect()
 }

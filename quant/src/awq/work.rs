@@ -1,6 +1,6 @@
 //! What comes out of each tensor, and where its bytes come from: the source, or the records of the calibration.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -15,6 +15,7 @@ use super::pairs::{self, Producer};
 use super::storage::Storage;
 use super::{Awq, is_quantized, report};
 use crate::calibration::{Records, Task, walk};
+use crate::ranges::{cache_specs, groups};
 use crate::select::{Fate, Selection, modules_by_tensor};
 
 /// Outputs that go to one shard together.
@@ -35,6 +36,20 @@ impl Piece {
     /// The shard of the source, and the bytes that stay together.
     pub fn place(&self) -> (usize, u64) {
         (self.shard, self.outputs.iter().map(TensorSpec::byte_len).sum())
+    }
+
+    /// True for the numbers of a module, not for its bias.
+    fn is_weight(&self) -> bool {
+        self.outputs.iter().all(|o| !o.name.ends_with(".bias"))
+    }
+
+    /// The tensor of the source that it is made of.
+    fn reads(&self) -> &str {
+        match &self.from {
+            From::Source(UnitKind::Copy { from, .. }) => from,
+            From::Source(UnitKind::Computed) => "",
+            From::Records(reads) => reads,
+        }
     }
 
     /// Adds its outputs, each a unit of its own; returns the units that are not copies, with their outputs' names.
@@ -89,6 +104,26 @@ pub fn pieces(
         }
     }
     Ok(out)
+}
+
+/// The same with the scales of cached keys and values, each beside its attention's `k_proj`.
+pub fn with_cache_scales(pieces: Vec<Piece>, arch: &Architecture) -> Vec<Piece> {
+    let attentions: HashMap<String, String> = groups::attentions(arch)
+        .into_iter()
+        .map(|(_, k, path)| (arch.modules()[k].name.clone(), path))
+        .collect();
+    let mut out = Vec::with_capacity(pieces.len() + attentions.len());
+    for piece in pieces {
+        let module = piece.outputs.first().and_then(|o| o.name.rsplit_once('.')).map(|(module, _)| module);
+        let scales = module.and_then(|m| attentions.get(m)).filter(|_| piece.is_weight()).map(|path| Piece {
+            outputs: cache_specs(path).into(),
+            shard: piece.shard,
+            from: From::Records(piece.reads().to_string()),
+        });
+        out.push(piece);
+        out.extend(scales);
+    }
+    out
 }
 
 fn kept(t: &TensorMeta, m: &Module, scaled: &HashSet<String>) -> Piece {
@@ -164,6 +199,7 @@ impl Work for AwqWork {
             clip: self.awq.clip,
             rounding: self.awq.rounding,
             experts: self.awq.experts,
+            cache: self.awq.cache,
         };
         let records = walk(&task, &mut smoother)?;
         // A second preparation of the same plan finds the same records.

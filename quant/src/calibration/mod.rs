@@ -11,10 +11,12 @@
 //! What is looked for is the [`Visitor`]'s: AWQ's scales, ranges of activations, ranges of keys and values.
 
 pub mod data;
+mod experts;
 mod hidden;
 mod record;
 mod walk;
 
+pub use experts::{Experts, SEEN};
 pub use hidden::Hidden;
 pub use record::{Record, Records};
 pub use walk::{Task, Visit, Visitor, walk};

@@ -192,12 +192,20 @@ impl Visit<'_> {
     /// # Errors
     /// The machine's, and exit 130 when stopped.
     pub fn mix(&mut self, watch: Option<Arc<dyn Watch>>) -> Result<()> {
-        for batch in self.batches() {
+        self.mix_some(&self.batches(), watch)
+    }
+
+    /// Moves the samples of some [`Self::batches`] through the first half of the layer.
+    ///
+    /// # Errors
+    /// As [`Self::mix`].
+    pub fn mix_some(&mut self, batches: &[Range<usize>], watch: Option<Arc<dyn Watch>>) -> Result<()> {
+        for batch in batches {
             self.progress.check()?;
-            let rows = self.rows(&batch);
+            let rows = self.rows(batch);
             let mut h = self.hidden.read(rows.clone())?;
             let x = self.cpu.norm(&h, &self.layer.norm_in)?;
-            let y = self.mixed(&x, &self.spans(&batch), watch.clone())?;
+            let y = self.mixed(&x, &self.spans(batch), watch.clone())?;
             self.cpu.add(&mut h, &y)?;
             self.hidden.write(rows.start, &h)?;
         }
@@ -209,10 +217,18 @@ impl Visit<'_> {
     /// # Errors
     /// As [`Self::mix`].
     pub fn feed(&mut self, watch: Option<Arc<dyn Watch>>) -> Result<()> {
+        self.feed_some(&self.batches(), watch)
+    }
+
+    /// Moves the samples of some [`Self::batches`] through the second half of the layer.
+    ///
+    /// # Errors
+    /// As [`Self::mix`].
+    pub fn feed_some(&mut self, batches: &[Range<usize>], watch: Option<Arc<dyn Watch>>) -> Result<()> {
         let cpu = self.watched(watch);
-        for batch in self.batches() {
+        for batch in batches {
             self.progress.check()?;
-            let rows = self.rows(&batch);
+            let rows = self.rows(batch);
             let mut h = self.hidden.read(rows.clone())?;
             let x = cpu.norm(&h, &self.layer.norm_post)?;
             cpu.add(&mut h, &self.layer.mlp.forward(&cpu, &x)?)?;

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use verify::architecture::{Architecture, Role};
 
 use super::Scheme;
+use crate::ranges::{Activations, KvCache, cache_scheme};
 use crate::select::{Fate, Selection};
 
 const FLOAT: &str = "float-quantized";
@@ -29,8 +30,9 @@ pub fn skipped(arch: &Architecture, selection: &Selection) -> Vec<String> {
 }
 
 /// The value of `quantization_config`.
-pub fn quantization(scheme: Scheme, skipped: &[String]) -> Value {
-    match scheme {
+pub fn quantization(scheme: Scheme, activations: Activations, cache: KvCache, skipped: &[String]) -> Value {
+    let dynamic = activations == Activations::Dynamic;
+    let mut config = match scheme {
         Scheme::Block => json!({
             "quant_method": "fp8",
             "fmt": "e4m3",
@@ -44,15 +46,20 @@ pub fn quantization(scheme: Scheme, skipped: &[String]) -> Value {
             compressed_tensors(FLOAT, weights, arguments("group", json!(128), true), skipped)
         }
         Scheme::Channel => {
-            let tokens = arguments("token", Value::Null, true);
-            compressed_tensors(FLOAT, arguments("channel", Value::Null, false), tokens, skipped)
+            let inputs = arguments(if dynamic { "token" } else { "tensor" }, Value::Null, dynamic);
+            compressed_tensors(FLOAT, arguments("channel", Value::Null, false), inputs, skipped)
         }
         // vLLM's expert layers take per-tensor weights only together with per-tensor activations.
         Scheme::Tensor => {
-            let activations = arguments("tensor", Value::Null, true);
-            compressed_tensors(FLOAT, arguments("tensor", Value::Null, false), activations, skipped)
+            let inputs = arguments("tensor", Value::Null, dynamic);
+            compressed_tensors(FLOAT, arguments("tensor", Value::Null, false), inputs, skipped)
         }
+    };
+    // `fp8` has no key for it: its loaders read the scales where the cache is told to be FP8.
+    if cache == KvCache::Fp8 && scheme != Scheme::Block {
+        config["kv_cache_scheme"] = cache_scheme();
     }
+    config
 }
 
 fn arguments(strategy: &str, group_size: Value, dynamic: bool) -> Value {

@@ -12,12 +12,15 @@ use verify::rewrite::{ModelView, UnitKind};
 
 use super::Scheme;
 use super::work::{Job, Shared};
+use crate::ranges::{cache_specs, groups, input_spec};
 use crate::select::{Fate, Selection, modules_by_tensor};
 
 /// Outputs that go to one shard together.
 pub struct Piece {
     /// The tensors.
     pub outputs: Vec<TensorSpec>,
+    /// Scales beside them that calibration finds.
+    pub found: Vec<TensorSpec>,
     /// The shard of their source.
     pub shard: usize,
     /// How they are made.
@@ -35,7 +38,18 @@ pub enum How {
 impl Piece {
     /// The shard of the source, and the bytes that stay together.
     pub fn place(&self) -> (usize, u64) {
-        (self.shard, self.outputs.iter().map(TensorSpec::byte_len).sum())
+        (self.shard, self.outputs.iter().chain(&self.found).map(TensorSpec::byte_len).sum())
+    }
+
+    fn new(outputs: Vec<TensorSpec>, shard: usize, how: How) -> Self {
+        Piece { outputs, found: Vec::new(), shard, how }
+    }
+
+    /// Gives a quantized module a scale for its inputs.
+    pub fn add_input_scale(&mut self) {
+        if let How::Quantize(job) = &self.how {
+            self.found.push(input_spec(module_of(&job.output)));
+        }
     }
 }
 
@@ -56,7 +70,7 @@ pub fn pieces(
         let modules = held.get(t.spec.name.as_str()).map_or(&[][..], Vec::as_slice);
         if modules.is_empty() {
             let kind = UnitKind::Copy { from: t.spec.name.clone(), first_row: 0 };
-            out.push(Piece { outputs: vec![t.spec.clone()], shard: t.shard, how: How::Copy(kind) });
+            out.push(Piece::new(vec![t.spec.clone()], t.shard, How::Copy(kind)));
         }
         for &m in modules {
             let (module, fate) = (&arch.modules()[m], &selection.fates[m]);
@@ -92,7 +106,7 @@ fn quantized(scheme: Scheme, t: &TensorMeta, m: &Module) -> Result<Piece> {
         float,
         shared: None,
     };
-    Ok(Piece { outputs, shard: t.shard, how: How::Quantize(job) })
+    Ok(Piece::new(outputs, t.shard, How::Quantize(job)))
 }
 
 fn kept(t: &TensorMeta, m: &Module) -> Piece {
@@ -101,7 +115,22 @@ fn kept(t: &TensorMeta, m: &Module) -> Piece {
         2 => t.spec.clone(),
         _ => TensorSpec::new(format!("{}.weight", m.name), t.spec.dtype, [m.rows, m.cols]),
     };
-    Piece { outputs: vec![spec], shard: t.shard, how: How::Copy(kind) }
+    Piece::new(vec![spec], t.shard, How::Copy(kind))
+}
+
+fn module_of(weight: &str) -> &str {
+    weight.strip_suffix(".weight").unwrap_or(weight)
+}
+
+/// Puts the scales of cached keys and values beside the `k_proj` of their attention.
+pub fn add_cache_scales(arch: &Architecture, pieces: &mut [Piece]) {
+    let weight = |at: usize| format!("{}.weight", arch.modules()[at].name);
+    let paths: HashMap<String, String> =
+        groups::attentions(arch).into_iter().map(|(_, k, path)| (weight(k), path)).collect();
+    for piece in pieces {
+        let path = piece.outputs.first().and_then(|o| paths.get(&o.name));
+        piece.found.extend(path.into_iter().flat_map(|path| cache_specs(path)));
+    }
 }
 
 /// Gives every job one scale for its whole matrix, shared by the matrices that servers merge: parts of a

@@ -1,4 +1,5 @@
-//! FP8: codes of 8 bits with scales over blocks, rows or whole matrices. Needs no calibration data.
+//! FP8: codes of 8 bits with scales over blocks, rows or whole matrices. Weights need no calibration data; scales of
+//! inputs and of the key and value cache do.
 
 mod coder;
 pub(crate) mod config;
@@ -8,8 +9,10 @@ mod parallel;
 mod scheme;
 mod work;
 
+use std::sync::OnceLock;
+
 use serde_json::json;
-use verify::architecture::{Architecture, Module, Unit};
+use verify::architecture::{Architecture, Layer, Module, Unit, UnitKind};
 use verify::checkpoint::{TensorReader, list_some};
 use verify::codec::fp8::{BLOCK, Grid};
 use verify::error::{Error, Result};
@@ -20,8 +23,11 @@ pub use self::coder::Coder;
 use self::layout::{How, Piece};
 use self::parallel::Sizes;
 pub use self::scheme::Scheme;
-use self::work::{Job, QuantizeWork};
+use self::work::{Made, QuantizeWork};
+use crate::calibration::Experts;
+use crate::calibration::data::Samples;
 use crate::pattern::Pattern;
+use crate::ranges::{self, Activations, Calibration, KvCache, Wanted};
 use crate::select::{Fate, Selection, select, without_numbers};
 use crate::shards;
 
@@ -45,43 +51,23 @@ pub struct Fp8 {
     pub ignore: Vec<Pattern>,
     /// Linears that do not fill their blocks.
     pub tails: Tails,
-    /// Scales of activations and of the key and value cache.
+    /// Who finds the scales of inputs.
     pub activations: Activations,
     /// Who computes codes.
     pub coder: Coder,
-}
-
-/// Who finds the scales of what flows through the model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Activations {
-    /// The server, for each token as it goes.
-    #[default]
-    Dynamic,
-    /// Calibration, one scale for each linear (`--static-activations`). Not there yet: refused.
-    Static,
-    /// Calibration, scales for the key and value cache too (`--kv-cache`). Not there yet: refused.
-    StaticCache,
-}
-
-impl Activations {
-    fn refuse_static(self) -> Result<()> {
-        let flag = match self {
-            Activations::Dynamic => return Ok(()),
-            Activations::Static => "--static-activations",
-            Activations::StaticCache => "--kv-cache",
-        };
-        Err(Error::usage(format!("{flag} is not supported yet"))
-            .found("scales that need calibration data")
-            .expected("FP8 weights with dynamic activations")
-            .hint("leave it out: servers then scale activations token by token, which is also more exact"))
-    }
+    /// How keys and values are cached while serving.
+    pub cache: KvCache,
+    /// Which tokens an expert is calibrated on.
+    pub experts: Experts,
+    /// What to calibrate on, where there is something to calibrate.
+    pub samples: Samples,
 }
 
 impl Rewrite for Fp8 {
     fn plan(&self, input: &ModelView, _: &dyn TensorReader) -> Result<Stage> {
-        self.activations.refuse_static()?;
         refuse_quantized(input)?;
         let arch = Architecture::of(&input.config, &input.tensors)?;
+        self.check(&arch)?;
         let obstacle = |unit: &Unit, m: &Module| self.obstacle(unit, m);
         let selection = select(&arch, &self.ignore, &obstacle)?;
         let mut pieces = layout::pieces(self.scheme, input, &arch, &selection)?;
@@ -89,13 +75,23 @@ impl Rewrite for Fp8 {
             Grid::Tensor => layout::share_scales(&arch, &mut pieces),
             Grid::Block | Grid::Channel => Vec::new(),
         };
-        let (built, jobs) = self.build(input, pieces)?;
+        let wanted = self.wanted();
+        if wanted.inputs {
+            pieces.iter_mut().for_each(Piece::add_input_scale);
+        }
+        if wanted.cache {
+            layout::add_cache_scales(&arch, &mut pieces);
+        }
+        let (built, made) = self.build(input, pieces)?;
         let mut output = input.clone();
         output.tensors = built.tensors;
         let skipped = config::skipped(&arch, &selection);
-        output.config.set(None, "quantization_config", &config::quantization(self.scheme, &skipped))?;
+        let quantization = config::quantization(self.scheme, self.activations, self.cache, &skipped);
+        output.config.set(None, "quantization_config", &quantization)?;
         let mut decisions = selection.decisions(&arch, self.scheme.describe());
+        decisions.extend(ranges::decisions(wanted, &arch));
         let mut warnings = warnings(&arch, &selection);
+        warnings.extend(self.samples.report.warnings.iter().cloned());
         if self.scheme.grid() == Grid::Block {
             if !selection.fates.contains(&Fate::Quantize) {
                 warnings.push("--scheme channel has no blocks to fill".into());
@@ -112,14 +108,55 @@ impl Rewrite for Fp8 {
             dropped: built.dropped,
             decisions,
             warnings,
-            work: Box::new(QuantizeWork { jobs, shared, scheme: self.scheme, coder: self.coder.clone() }),
+            work: Box::new(QuantizeWork {
+                made,
+                shared,
+                scheme: self.scheme,
+                coder: self.coder.clone(),
+                calibration: wanted.any().then(|| self.calibration(arch, input, selection)),
+            }),
         })
     }
 }
 
 impl Fp8 {
-    /// Units of the pieces, in the source's shards where they fit, and their jobs by number.
-    fn build(&self, input: &ModelView, pieces: Vec<Piece>) -> Result<(Built, Vec<Option<Job>>)> {
+    /// True where samples are needed.
+    pub fn calibrates(&self) -> bool {
+        self.wanted().any()
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted { inputs: self.activations == Activations::Static, cache: self.cache == KvCache::Fp8 }
+    }
+
+    fn check(&self, arch: &Architecture) -> Result<()> {
+        let experts = arch.units().iter().any(|u| u.kind == UnitKind::Experts);
+        let expected = match (self.activations, self.scheme) {
+            (Activations::Dynamic, _) | (_, Scheme::Tensor) => return Ok(()),
+            (Activations::Static, Scheme::Channel) if !experts => return Ok(()),
+            (Activations::Static, _) if experts => "--scheme tensor",
+            (Activations::Static, _) => "--scheme tensor or channel",
+        };
+        Err(Error::usage("servers take no stored scales of inputs beside these weights")
+            .found(format!("--static-activations and {}", self.scheme.describe()))
+            .expected(expected)
+            .hint("without --static-activations servers scale inputs as they go, which is also more exact"))
+    }
+
+    fn calibration(&self, arch: Architecture, input: &ModelView, selection: Selection) -> Calibration {
+        Calibration {
+            arch,
+            config: input.config.clone(),
+            fates: selection.fates,
+            wanted: self.wanted(),
+            experts: self.experts,
+            samples: self.samples.clone(),
+            records: OnceLock::new(),
+        }
+    }
+
+    /// Units of the pieces, in the source's shards where they fit, and by number how they are made.
+    fn build(&self, input: &ModelView, pieces: Vec<Piece>) -> Result<(Built, Vec<Option<Made>>)> {
         let sizes: Vec<_> = pieces.iter().map(Piece::place).collect();
         let shards = shards::assign(input.tensors.shards(), &sizes, shards::LIMIT)?;
         let mut builder = StageBuilder::new(input);
@@ -132,19 +169,27 @@ impl Fp8 {
                 How::Quantize(job) => {
                     let multiple = self.scheme.grid().row_multiple();
                     let size = (job.rows, rows_per_chunk(job.cols * job.float.bytes(), multiple));
-                    numbers.push((builder.compute(shard, piece.outputs, size, &[&job.tensor]), job));
+                    let unit = builder.compute(shard, piece.outputs, size, &[&job.tensor]);
+                    numbers.push((unit, Made::Quantized(job)));
                 }
+            }
+            for spec in piece.found {
+                let name = spec.name.clone();
+                numbers.push((builder.compute(shard, vec![spec], (1, 1), &[]), Made::Found(name)));
             }
         }
         let built = builder.finish(shards.names)?;
-        let mut jobs: Vec<Option<Job>> = (0..built.units.len()).map(|_| None).collect();
-        numbers.into_iter().for_each(|(number, job)| jobs[built.renumber[number]] = Some(job));
-        Ok((built, jobs))
+        let mut made: Vec<Option<Made>> = (0..built.units.len()).map(|_| None).collect();
+        numbers.into_iter().for_each(|(number, how)| made[built.renumber[number]] = Some(how));
+        Ok((built, made))
     }
 
     fn obstacle(&self, unit: &Unit, m: &Module) -> Option<String> {
         if m.rows == 0 || m.cols == 0 {
             return Some("it has no elements".into());
+        }
+        if self.activations == Activations::Static && matches!(m.layer, Some(Layer::Mtp(_))) {
+            return Some("draft layers are not run, so there is nothing to calibrate on".into());
         }
         let ragged = !m.rows.is_multiple_of(BLOCK) || !m.cols.is_multiple_of(BLOCK);
         let forced = self.tails == Tails::QuantizeUnfused && !unit.is_merged();
@@ -158,7 +203,20 @@ impl Fp8 {
             Tails::Keep => "keep",
             Tails::QuantizeUnfused => "quantize-unfused",
         };
-        json!({"format": self.scheme.describe(), "ignore": ignore, "tails": tails})
+        let mut options = json!({"format": self.scheme.describe(), "ignore": ignore, "tails": tails});
+        let wanted = self.wanted();
+        if wanted.inputs {
+            options["activations"] = "static".into();
+            options["experts"] = self.experts.name().into();
+        }
+        if wanted.cache {
+            options["kv_cache"] = self.cache.name().into();
+        }
+        if wanted.any() {
+            options["calibration"] = self.samples.digest.as_str().into();
+            options["samples"] = self.samples.sequences.len().into();
+        }
+        options
     }
 }
 

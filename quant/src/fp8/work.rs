@@ -10,9 +10,10 @@ use verify::codec::Float;
 use verify::codec::fp8::{Rows, ScaleValues, scale_of};
 use verify::error::{Error, Result};
 use verify::names::Shown;
-use verify::rewrite::{Applied, Note, Work, rows_per_chunk};
+use verify::rewrite::{Applied, Note, Preparation, Work, rows_per_chunk};
 
 use super::{Coder, Scheme, loss};
+use crate::ranges::Calibration;
 
 /// One module to quantize.
 #[derive(Debug, Clone)]
@@ -43,24 +44,55 @@ pub struct Shared {
     scale: OnceLock<Result<f32>>,
 }
 
-/// The jobs by unit; units without one are copied by the engine.
+/// How a unit is made that is no copy.
+pub enum Made {
+    /// A weight and its scales.
+    Quantized(Job),
+    /// A scale of this name that calibration finds.
+    Found(String),
+}
+
+/// How units are made; those of which nothing is told are copied by the engine.
 pub struct QuantizeWork {
     /// By number of the unit.
-    pub jobs: Vec<Option<Job>>,
+    pub made: Vec<Option<Made>>,
     /// Scales that matrices share.
     pub shared: Vec<Shared>,
     /// The format.
     pub scheme: Scheme,
     /// Who computes.
     pub coder: Coder,
+    /// For scales of inputs and of the cache.
+    pub calibration: Option<Calibration>,
 }
 
 impl Work for QuantizeWork {
+    fn prepare(&self, with: &Preparation<'_>) -> Result<()> {
+        self.calibration.as_ref().map_or(Ok(()), |c| c.prepare(with))
+    }
+
     fn apply(&self, unit: usize, rows: Range<usize>, input: &dyn TensorReader) -> Result<Applied> {
-        let job = self.jobs.get(unit).and_then(Option::as_ref).ok_or_else(|| {
-            Error::input(format!("unit {unit} has nothing to quantize"))
-                .hint("this is a fault of prep: please report it")
-        })?;
+        match (self.made.get(unit).and_then(Option::as_ref), &self.calibration) {
+            (Some(Made::Quantized(job)), _) => self.quantize(job, rows, input),
+            (Some(Made::Found(name)), Some(calibration)) => {
+                Ok(Applied { outputs: vec![calibration.read(name, rows)?], note: None })
+            }
+            _ => Err(Error::input(format!("unit {unit} has nothing to quantize"))
+                .hint("this is a fault of prep: please report it")),
+        }
+    }
+
+    fn conclude(&self, notes: &[Note]) -> Result<Value> {
+        let mut summary = loss::summary(notes);
+        if let Some(calibration) = &self.calibration {
+            calibration.report_in(&mut summary);
+        }
+        Ok(summary)
+    }
+}
+
+impl QuantizeWork {
+    fn quantize(&self, job: &Job, rows: Range<usize>, input: &dyn TensorReader) -> Result<Applied> {
         let values = self.scheme.scale_values();
         let bytes = job.read(rows.clone(), input)?;
         let source = Rows { bytes: &bytes, float: job.float, cols: job.cols };
@@ -76,10 +108,6 @@ impl Work for QuantizeWork {
         }
         let note = loss::note(&job.output, rows.start, &made.loss);
         Ok(Applied { outputs: vec![made.codes, Float::F32.to_bytes(&made.scales)], note: Some(note) })
-    }
-
-    fn conclude(&self, notes: &[Note]) -> Result<Value> {
-        Ok(loss::summary(notes))
     }
 }
 

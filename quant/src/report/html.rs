@@ -1,24 +1,34 @@
-//! The page: errors of all groups before and after, the worst of them, and how experts were served.
+//! The page: errors of all groups before and after, the worst of them, scales of what flows through the model, and how
+//! experts were served.
 
 use std::fmt::Write;
 
 use verify::suite::{document, escape};
 
-use super::{Calibration, ExpertTokens, FLOOR, LayerError};
+use super::{Calibration, ExpertTokens, FLOOR, LayerError, ScaleFound};
 
 /// The whole page, one file without scripts. `title` is the model, `facts` are further figures by name.
 pub fn page(title: &str, facts: &[(&str, String)], calibration: &Calibration) -> String {
-    let body =
-        [header(title, facts, calibration), errors(calibration), worst(calibration), experts(calibration)];
+    let body = [
+        header(title, facts, calibration),
+        errors(calibration),
+        worst(calibration),
+        scales(calibration),
+        experts(calibration),
+    ];
     document(&format!("Quantized: {title}"), &body.concat())
 }
 
 fn header(title: &str, facts: &[(&str, String)], c: &Calibration) -> String {
     let (rtn, awq) = c.means();
-    let mut all = vec![("groups", c.errors.len().to_string())];
+    let mut all = Vec::new();
     if !c.errors.is_empty() {
+        all.push(("groups", c.errors.len().to_string()));
         all.push(("mean error, round to nearest", number(rtn)));
         all.push(("mean error, as written", number(awq)));
+    }
+    if !c.ranges.is_empty() {
+        all.push(("calibrated scales", c.ranges.len().to_string()));
     }
     all.extend(facts.iter().map(|(k, v)| (*k, v.clone())));
     let facts: String = all
@@ -125,6 +135,28 @@ fn worst(c: &Calibration) -> String {
     )
 }
 
+fn scales(c: &Calibration) -> String {
+    let figure = |v: Option<f64>| v.map_or(String::new(), number);
+    let row = |s: &ScaleFound| {
+        let share = s.clipped.map_or(String::new(), |c| format!("{:.4} %", 100.0 * c));
+        format!(
+            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{share}</td></tr>\n",
+            s.layer,
+            escape(&s.of),
+            number(s.scale),
+            number(s.largest),
+            figure(s.usual)
+        )
+    };
+    let rows: String = c.ranges.iter().map(row).collect();
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!(
+            "<section>\n<h2>Scales of inputs, keys and values</h2>\n<p class=\"quiet\">A scale is the largest size over 448. Beyond half: the share of the second half of the samples that is larger than all of the first, about what new data will have clipped.</p>\n<table>\n<thead><tr><th>layer</th><th>of</th><th>scale</th><th>largest</th><th>root mean square</th><th>beyond half</th></tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</section>\n"
+        ),
+    }
+}
+
 fn experts(c: &Calibration) -> String {
     let row = |e: &ExpertTokens| {
         let mut sorted = e.tokens.clone();
@@ -169,8 +201,25 @@ mod tests {
                 error(0, "up_proj <of> 3", None, 4e-3, 4e-3),
                 error(1, "input_layernorm", Some(0.25), 1e-4, 2e-4),
             ],
+            ranges: vec![ScaleFound {
+                layer: 1,
+                of: "model.layers.1.self_attn.k_scale".into(),
+                scale: 0.025,
+                largest: 11.2,
+                usual: Some(0.9),
+                clipped: Some(0.00015),
+            }],
             experts: vec![ExpertTokens { layer: 1, tokens: vec![40, 3, 900, 15] }],
         }
+    }
+
+    #[test]
+    fn scales_are_listed_where_there_are_some() {
+        let with = page("m", &[], &calibration());
+        let row = "<td>model.layers.1.self_attn.k_scale</td><td>2.500e-2</td><td>1.120e1</td><td>9.000e-1</td><td>0.0150 %</td>";
+        assert!(with.contains(row) && with.contains("calibrated scales"));
+        let without = Calibration { ranges: Vec::new(), ..calibration() };
+        assert!(!page("m", &[], &without).contains("Scales of inputs"));
     }
 
     #[test]

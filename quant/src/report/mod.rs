@@ -10,11 +10,33 @@ pub use html::page;
 /// Experts that fewer tokens than this chose were calibrated on next to nothing.
 pub const FLOOR: u64 = 16;
 
+/// Experts that fewer than [`FLOOR`] calibration tokens chose, out of the records of all layers, and the warning that
+/// tells of them.
+pub(crate) fn starved_experts(layers: &[Value]) -> (Vec<String>, Vec<String>) {
+    let of = |layer: &Value| {
+        let tokens = layer["tokens_per_expert"].as_array().map_or(&[][..], Vec::as_slice);
+        let few = tokens.iter().enumerate().filter(|(_, n)| n.as_u64().is_some_and(|n| n < FLOOR));
+        few.map(|(e, n)| format!("layer {} expert {e}: {n}", layer["layer"])).collect::<Vec<_>>()
+    };
+    let few: Vec<String> = layers.iter().flat_map(of).collect();
+    let warning = |few: &[String]| {
+        format!(
+            "{} experts are chosen by fewer than {FLOOR} calibration tokens ({}): give more samples, such as real traffic",
+            few.len(),
+            verify::checkpoint::list_some(few)
+        )
+    };
+    let warnings = if few.is_empty() { Vec::new() } else { vec![warning(&few)] };
+    (few, warnings)
+}
+
 /// Figures of a calibrated quantization.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// Every group of linears that was searched, in the order of the model.
     pub errors: Vec<LayerError>,
+    /// Every scale of inputs, keys and values that was found, in the order of the model.
+    pub ranges: Vec<ScaleFound>,
     /// Tokens that chose each expert, layer by layer; empty for dense models.
     pub experts: Vec<ExpertTokens>,
 }
@@ -32,6 +54,24 @@ pub struct LayerError {
     pub rtn: f64,
     /// As it was written.
     pub awq: f64,
+}
+
+/// A scale of what flows through the model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScaleFound {
+    /// Number of the layer.
+    #[serde(default)]
+    pub layer: usize,
+    /// The matrices that share it, or the tensor that holds it.
+    pub of: String,
+    /// The scale.
+    pub scale: f64,
+    /// The largest size on the calibration data.
+    pub largest: f64,
+    /// Root of the mean square, where that was looked at.
+    pub usual: Option<f64>,
+    /// The share of the second half of the data that is larger than all of the first.
+    pub clipped: Option<f64>,
 }
 
 /// Tokens that the router gave to each expert of a layer.
@@ -61,6 +101,9 @@ impl Calibration {
             let layer = line["layer"].as_u64().unwrap_or_default() as usize;
             let pairs = line["pairs"].as_array().into_iter().flatten();
             found.errors.extend(pairs.filter_map(|p| LayerError::of_pair(layer, p)));
+            let ranges = line["ranges"].as_array().into_iter().flatten();
+            let ranges = ranges.filter_map(|r| ScaleFound::deserialize(r).ok());
+            found.ranges.extend(ranges.map(|r| ScaleFound { layer, ..r }));
             let tokens = line["tokens_per_expert"].as_array().into_iter().flatten();
             let tokens: Vec<u64> = tokens.filter_map(Value::as_u64).collect();
             if !tokens.is_empty() {

@@ -1,4 +1,6 @@
 //! How far a quantized model's answers are from its source's.
+// Each test uses a part of it.
+#![allow(dead_code)]
 
 use std::path::Path;
 

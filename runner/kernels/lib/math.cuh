@@ -100,9 +100,11 @@ PREP_FN float read_float(const void *p, u64 at, u32 kind) {
     return kind == 1 ? from_f16(bits) : from_bf16(bits);
 }
 
-// What verify::codec::e4m3::round gives: the nearest code, ties to even, clamped to 448, and how far off it is.
+// What verify::codec::e4m3::round gives: the nearest code, ties to even, clamped to 448, the size that it stands for and
+// how far off it is.
 struct E4m3Rounded {
     u32 code;
+    float size;
     float error;
 };
 PREP_FN E4m3Rounded to_e4m3(float x) {
@@ -118,6 +120,7 @@ PREP_FN E4m3Rounded to_e4m3(float x) {
     float value = small ? shifted - SHIFT : __uint_as_float(normal << 20);
     E4m3Rounded r;
     r.code = (code | (bits >> 24 & 0x80)) & 0xff;
+    r.size = value;
     r.error = fabsf(value - __uint_as_float(exact));
     return r;
 }

@@ -80,6 +80,8 @@ pub struct Attention<B: Backend> {
     pub qk_norm: Option<[Norm<B>; 2]>,
     /// Clamp of q, k and v.
     pub clip: Option<f32>,
+    /// Scales of cached keys and values, where the checkpoint wants them in FP8: one each, or one for each head.
+    pub cache: Option<[Vec<f32>; 2]>,
     gate: Option<[Vec<usize>; 2]>,
 }
 
@@ -113,6 +115,7 @@ impl<B: Backend> Attention<B> {
                 QkNorm::Whole => norms(queries * dim, pairs * dim)?,
             },
             clip: c.clip,
+            cache: at.cache_scales(pairs)?,
             gate: c.gated.then(|| [of_head(0), of_head(1)]),
         })
     }
@@ -138,6 +141,10 @@ impl<B: Backend> Attention<B> {
         }
         b.rotate(&mut q, self.heads.dim, &step.angles)?;
         b.rotate(&mut k, self.heads.dim, &step.angles)?;
+        if let Some([k_scales, v_scales]) = &self.cache {
+            b.round_to_fp8(&mut k, k_scales)?;
+            b.round_to_fp8(&mut v, v_scales)?;
+        }
         let caches = memories.into_iter().filter_map(|m| match m {
             Memory::Kv(kv) => Some(kv),
             Memory::Delta(_) => None,

@@ -2,6 +2,9 @@
 //!
 //! The exponential is a polynomial of our own: the same bits on every machine, and wide enough to vectorise.
 
+use rayon::prelude::*;
+use verify::codec::e4m3;
+
 use super::Array;
 use super::isa::{Isa, Kernel, LANES, Lanes};
 
@@ -42,6 +45,19 @@ pub fn swiglu(isa: Isa, gate: &mut [f32], up: &[f32]) {
 pub fn silu(isa: Isa, x: &mut [f32]) {
     isa.run(Silu(x));
 }
+
+/// What FP8 (e4m3) keeps of `x`, each row in as many equal parts as there are `scales`.
+pub fn round_to_fp8(x: &mut Array, scales: &[f32]) {
+    let part = (x.cols() / scales.len()).max(1);
+    // With one scale rows do not matter: large pieces keep threads busy.
+    let piece = if scales.len() == 1 { PIECE } else { part };
+    x.values_mut().par_chunks_mut(piece).enumerate().for_each(|(n, piece)| {
+        e4m3::round_trip(piece, scales[n % scales.len()]);
+    });
+}
+
+/// Numbers that a thread rounds at a time.
+const PIECE: usize = 1 << 14;
 
 /// Turns entries `i` and `i + half` of each head by the row's angle `i`; `angles` holds `half` cosines and sines.
 pub fn rotate(x: &mut Array, dim: usize, angles: &Array) {

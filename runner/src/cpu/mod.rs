@@ -20,7 +20,7 @@ use std::sync::Arc;
 use verify::Result;
 
 use crate::backend::{Backend, DeltaInputs, DeltaRule, Heads, Linear, Norm, Routing, Span, SwiGlu};
-use crate::weights::Matrix;
+use crate::weights::{Format, Matrix};
 use product::{Job, products};
 
 /// This machine's processor. Work is spread over the rayon pool it is called in.
@@ -67,8 +67,44 @@ impl Cpu {
         if let Some(watch) = &self.watch {
             jobs.iter().for_each(|job| watch.see(job.w, job.x));
         }
-        products(self.isa, jobs)
+        match jobs.iter().any(|job| input_scale(job).is_some()) {
+            false => products(self.isa, jobs),
+            true => products_of_fp8(self.isa, jobs),
+        }
     }
+}
+
+/// The scale that a server rounds the inputs of this matrix with, where the checkpoint tells it.
+fn input_scale(job: &Job) -> Option<f32> {
+    match &job.w.format {
+        Format::E4m3(scales) => scales.inputs,
+        _ => None,
+    }
+}
+
+/// The products of inputs as a server rounds them: a scale that is too small or far too large shows in the answers.
+fn products_of_fp8(isa: Isa, jobs: &[Job]) -> Vec<Array> {
+    // Matrices that read the same input have the same scale, in a sound checkpoint.
+    let mut rounded: Vec<(&Array, f32, Array)> = Vec::new();
+    let mut places = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let place = input_scale(job).map(|scale| {
+            let there = rounded.iter().rposition(|(x, s, _)| std::ptr::eq(*x, job.x) && *s == scale);
+            there.unwrap_or_else(|| {
+                let mut x = job.x.clone();
+                elementwise::round_to_fp8(&mut x, &[scale]);
+                rounded.push((job.x, scale, x));
+                rounded.len() - 1
+            })
+        });
+        places.push(place);
+    }
+    let jobs: Vec<Job> = jobs
+        .iter()
+        .zip(&places)
+        .map(|(job, place)| Job { x: place.map_or(job.x, |at| &rounded[at].2), w: job.w })
+        .collect();
+    products(isa, &jobs)
 }
 
 impl Default for Cpu {
@@ -163,6 +199,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn round_to_fp8(&self, x: &mut Array, scales: &[f32]) -> Result<()> {
+        elementwise::round_to_fp8(x, scales);
+        Ok(())
+    }
+
     fn gate(&self, x: &mut Array, gate: &Array) -> Result<()> {
         elementwise::gate(self.isa, x, gate);
         Ok(())
@@ -209,5 +250,51 @@ impl Backend for Cpu {
         experts: &Vec<SwiGlu<Self>>,
     ) -> Result<Array> {
         Ok(experts::mix(self, x, router, routing, experts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::{Bytes, Scales};
+
+    /// An FP8 matrix whose inputs have the scale `inputs`.
+    fn layer(salt: usize, inputs: Option<f32>) -> Linear<Cpu> {
+        let (rows, cols) = (5, 96);
+        let codes = (0..rows * cols).map(|i| ((i * 37 + salt) % 256) as u8 & 0xbe).collect();
+        let scales = Scales { values: vec![0.25].into(), block: [rows, cols], across: 1, inputs };
+        let format = Format::E4m3(scales);
+        Linear {
+            weight: Matrix { name: "w".into(), rows, cols, bytes: Bytes::owned(codes), format },
+            bias: None,
+        }
+    }
+
+    #[test]
+    fn stored_scales_round_the_inputs_of_their_matrix_and_of_no_other() {
+        let values: Vec<f32> = (0..3 * 96).map(|i| ((i * 7919) % 1000) as f32 / 17.0 - 20.0).collect();
+        let x = Array::new(3, 96, values.clone());
+        // The second scale clips most of what there is.
+        let kept = |scale: f32| {
+            let code = |x: &f32| verify::codec::e4m3::decode(verify::codec::e4m3::encode(x / scale)) * scale;
+            Array::new(3, 96, values.iter().map(code).collect())
+        };
+        let cpu = Cpu::default();
+        let [a, b, c] = [layer(1, Some(0.125)), layer(2, Some(0.01)), layer(3, None)];
+        let got = cpu.linear(&x, [&a, &b, &c]).unwrap();
+        let plain = |x: &Array, salt: usize| cpu.linear(x, [&layer(salt, None)]).unwrap()[0].clone();
+        assert_eq!(got, [plain(&kept(0.125), 1), plain(&kept(0.01), 2), plain(&x, 3)]);
+        assert_ne!(got[0], plain(&x, 1));
+    }
+
+    #[test]
+    fn heads_are_rounded_with_scales_of_their_own() {
+        let mut x = Array::new(2, 4, vec![0.3, 1000.0, 0.3, 1000.0, -0.3, 9.0, -0.3, 9.0]);
+        Cpu::default().round_to_fp8(&mut x, &[1.0, 10.0]).unwrap();
+        // Below 2^-6 scales the steps are 2^-9 scales.
+        let want = [0.3125, 448.0, 0.29296875, 960.0, -0.3125, 9.0, -0.29296875, 8.75];
+        assert_eq!(x.values(), want);
+        Cpu::default().round_to_fp8(&mut x, &[0.5]).unwrap();
+        assert_eq!(x.values()[..4], [0.3125, 224.0, 0.28125, 224.0]);
     }
 }

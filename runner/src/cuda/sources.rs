@@ -66,7 +66,7 @@ pub const MODULES: [Module; 18] = [
         "delta_chunked"
     ),
     module!("down.cu", "down_{format}"),
-    module!("elementwise.cu", "add", "bias", "clamp", "gate", "swiglu", "rows", "columns"),
+    module!("elementwise.cu", "add", "bias", "clamp", "gate", "swiglu", "rows", "columns", "fp8_kept"),
     module!("embed.cu", "embed_{format}"),
     module!("fp8.cu", "fp8_quantize_{float}", "fp8_amax_{float}"),
     module!("gate_up.cu", "gate_up_{format}"),

@@ -118,6 +118,7 @@ fn layout(matrix: &Matrix) -> Option<(WeightFormat, [usize; 2], ScaleKind)> {
                 kind,
             ))?
         }
-        Format::Awq(_) => return None,
+        // No kernel reads bytes with groups.
+        Format::Int8(_) | Format::Awq(_) => return None,
     })
 }

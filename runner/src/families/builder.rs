@@ -101,6 +101,11 @@ impl<'a, B: Backend> Builder<'a, B> {
         self.source.vector(name, len)
     }
 
+    /// Scales of this attention's key and value cache, see [`Source::cache_scales`].
+    pub fn cache_scales(&self, heads: usize) -> Result<Option<[Vec<f32>; 2]>> {
+        self.source.cache_scales(heads)
+    }
+
     /// Numbers on the backend.
     pub fn tensor(&self, shape: [usize; 2], values: Vec<f32>) -> Result<B::Tensor> {
         self.backend.tensor(shape, values)

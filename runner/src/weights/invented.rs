@@ -95,7 +95,7 @@ impl Invented {
                 let (down, across) = Grid::Block.scales(rows, cols);
                 let values = vec![1e-4; down * across].into();
                 (
-                    Format::E4m3(Scales { values, block: [BLOCK, BLOCK], across }),
+                    Format::E4m3(Scales { values, block: [BLOCK, BLOCK], across, inputs: None }),
                     self.some(&self.codes, rows * cols),
                 )
             }

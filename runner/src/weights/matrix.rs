@@ -6,6 +6,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use verify::MappedCheckpoint;
 use verify::codec::Float;
+use verify::codec::int4::Bits;
 
 /// Bytes of a tensor: part of a mapped file, or in memory. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -67,6 +68,9 @@ pub enum Format {
     /// Four bits, two in a byte along a row, low half first; a weight is `(code - zero) * scale`. The `pack-quantized`
     /// format of compressed-tensors.
     Int4(Int4),
+    /// Eight bits, a byte along a row for each; a weight is `(code - zero) * scale`. The `pack-quantized` format of
+    /// compressed-tensors, whose words are such bytes.
+    Int8(Int4),
     /// Four bits, but `[cols, rows]`: inputs outside, outputs inside, eight to a word in the order of
     /// [`Awq::ORDER`]. The `gemm` format of AutoAWQ.
     Awq(Awq),
@@ -78,7 +82,7 @@ impl Format {
         match self {
             Format::F32 => cols * 4,
             Format::F16 | Format::Bf16 => cols * 2,
-            Format::E4m3(_) => cols,
+            Format::E4m3(_) | Format::Int8(_) => cols,
             Format::Int4(_) | Format::Awq(_) => cols.div_ceil(2),
         }
     }
@@ -93,6 +97,9 @@ pub struct Scales {
     pub block: [usize; 2],
     /// Blocks beside each other.
     pub across: usize,
+    /// The scale that inputs are rounded to FP8 with, where the checkpoint has one. Those that a server finds while it
+    /// goes lose less and are not imitated.
+    pub inputs: Option<f32>,
 }
 
 impl Scales {
@@ -102,14 +109,15 @@ impl Scales {
     }
 }
 
-/// Scales and zeros of [`Format::Int4`], left in the file.
+/// Scales and zeros of [`Format::Int4`] and [`Format::Int8`], left in the file.
 #[derive(Debug, Clone)]
 pub struct Int4 {
     /// `[rows, cols / group]`.
     pub scales: Bytes,
     /// Their type.
     pub float: Float,
-    /// 32-bit words `[rows / 8, cols / group]`, eight rows to a word; where there are none every zero is 8.
+    /// 32-bit words `[rows / n, cols / group]`, as many rows to a word as it holds codes; where there are none every zero
+    /// is the middle code.
     pub zeros: Option<Bytes>,
     /// Columns under one scale, a multiple of 32.
     pub group: usize,
@@ -118,9 +126,10 @@ pub struct Int4 {
 }
 
 impl Int4 {
-    /// With its bytes at hand.
-    pub fn factors(&self) -> Int4Factors<'_> {
+    /// With its bytes at hand, of codes of this width.
+    pub fn factors(&self, bits: Bits) -> Int4Factors<'_> {
         Int4Factors {
+            bits,
             scales: Floats { float: self.float, bytes: self.scales.as_slice() },
             zeros: self.zeros.as_ref().map(|zeros| zeros.as_slice().as_chunks().0),
             group: self.group,
@@ -132,6 +141,7 @@ impl Int4 {
 /// Zeros and scales of an [`Int4`] matrix, for kernels: finding a tensor's bytes takes longer than using them.
 #[derive(Debug, Clone, Copy)]
 pub struct Int4Factors<'a> {
+    bits: Bits,
     scales: Floats<'a>,
     zeros: Option<&'a [[u8; 4]]>,
     /// As in [`Int4`].
@@ -145,9 +155,13 @@ impl Int4Factors<'_> {
     #[inline(always)]
     pub fn of(&self, row: usize, group: usize) -> [f32; 2] {
         let scale = self.scales.at(row * self.across + group);
+        let (per, bits) = (self.bits.per_word(), self.bits.count());
         let zero = match self.zeros {
-            None => 8,
-            Some(zeros) => u32::from_le_bytes(zeros[row / 8 * self.across + group]) >> (4 * (row % 8)) & 15,
+            None => u32::from(self.bits.middle()),
+            Some(zeros) => {
+                let word = u32::from_le_bytes(zeros[row / per * self.across + group]);
+                word >> (bits * (row % per)) & u32::from(self.bits.max())
+            }
         };
         [zero as f32, scale]
     }

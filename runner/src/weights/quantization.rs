@@ -3,6 +3,7 @@
 use serde_json::Value;
 use verify::checkpoint::Config;
 use verify::codec::Fp8Config;
+use verify::codec::int4::Bits;
 use verify::{Error, Result, Shown};
 
 /// What a checkpoint says about its quantized matrices. Which ones are quantized, their tensors' names tell.
@@ -12,8 +13,10 @@ pub enum Quantization {
     None,
     /// FP8 codes with scales.
     Fp8(Fp8Config),
-    /// compressed-tensors `pack-quantized`: four bits along rows.
+    /// compressed-tensors `pack-quantized`: four or eight bits along rows.
     Int4 {
+        /// Width of codes.
+        bits: Bits,
         /// Columns under one scale; a whole row where not said.
         group: Option<usize>,
         /// Whether zeros are stored.
@@ -55,16 +58,17 @@ fn int4(config: &Config, groups: usize, first: Option<&Value>) -> Result<Quantiz
     if groups != 1 {
         return Err(wrong(format!("{groups} config groups")));
     }
-    if weights.get("num_bits") != Some(&Value::from(4)) || weights.get("type") != Some(&Value::from("int")) {
+    let bits = weights.get("num_bits").and_then(Value::as_u64).and_then(Bits::of);
+    let (Some(bits), Some("int")) = (bits, weights.get("type").and_then(Value::as_str)) else {
         return Err(wrong(format!("weights {weights}")));
-    }
+    };
     let group = match weights.get("strategy").and_then(Value::as_str) {
         Some("channel") => None,
         Some("group") => Some(group_size(config, weights)?),
         other => return Err(wrong(format!("weights of strategy `{}`", other.unwrap_or("none")))),
     };
     let zeros = weights.get("symmetric") == Some(&Value::Bool(false));
-    Ok(Quantization::Int4 { group, zeros })
+    Ok(Quantization::Int4 { bits, group, zeros })
 }
 
 fn awq(config: &Config, q: &Value) -> Result<Quantization> {
@@ -97,7 +101,9 @@ fn group_size(config: &Config, of: &Value) -> Result<usize> {
 fn refused(config: &Config, found: &str) -> Error {
     Error::input(format!("{} is quantized in a way that the runner cannot read", Shown::path(config.path())))
         .found(Shown(found).to_string())
-        .expected("`fp8`, `awq` gemm, or compressed-tensors `float-quantized` or `pack-quantized` in 4 bit")
+        .expected(
+            "`fp8`, `awq` gemm, or compressed-tensors `float-quantized` or `pack-quantized` in 4 or 8 bit",
+        )
         .hint("run the unquantized checkpoint, or verify through a served endpoint")
 }
 
@@ -118,17 +124,21 @@ mod tests {
     }
 
     #[test]
-    fn four_bit_formats_are_read() {
+    fn integer_formats_are_read() {
         let json =
             serde_json::json!({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "GEMM"});
         assert_eq!(read(json).unwrap(), Quantization::Awq { group: Some(128) });
         let mut weights =
             serde_json::json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32});
         let symmetric = read(packed(weights.clone())).unwrap();
-        assert_eq!(symmetric, Quantization::Int4 { group: Some(32), zeros: false });
+        assert_eq!(symmetric, Quantization::Int4 { bits: Bits::Four, group: Some(32), zeros: false });
         weights["symmetric"] = false.into();
+        weights["num_bits"] = 8.into();
         weights["strategy"] = "channel".into();
-        assert_eq!(read(packed(weights)).unwrap(), Quantization::Int4 { group: None, zeros: true });
+        assert_eq!(
+            read(packed(weights)).unwrap(),
+            Quantization::Int4 { bits: Bits::Eight, group: None, zeros: true }
+        );
         assert_eq!(read(Value::Null).unwrap(), Quantization::None);
     }
 
@@ -139,7 +149,7 @@ mod tests {
             (serde_json::json!({"quant_method": "awq", "bits": 8, "group_size": 128}), "8 bits"),
             (serde_json::json!({"quant_method": "awq", "bits": 4, "version": "gemv"}), "gemv"),
             (serde_json::json!({"quant_method": "awq", "bits": 4, "group_size": 0}), "group_size"),
-            (packed(serde_json::json!({"num_bits": 8, "type": "int", "strategy": "group"})), "num_bits"),
+            (packed(serde_json::json!({"num_bits": 3, "type": "int", "strategy": "group"})), "num_bits"),
             (
                 serde_json::json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}),
                 "nvfp4",

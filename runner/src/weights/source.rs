@@ -5,6 +5,8 @@ use std::ops::Range;
 use verify::checkpoint::Config;
 use verify::codec::Float;
 use verify::codec::fp8::{BLOCK, Grid};
+use verify::codec::fp8_config::Activations;
+use verify::codec::int4::Bits;
 use verify::{Dtype, Error, Result, Shown, TensorMeta};
 
 use super::{Awq, Bytes, Format, Int4, Invented, Matrix, Quantization, Scales, Store};
@@ -68,16 +70,20 @@ impl<'a> Source<'a> {
             return Ok(made.matrix(self.full(name), [rows, cols], false));
         }
         let has = |leaf: &str| self.has(&format!("{name}.{leaf}"));
-        let (leaf, format) = match (&self.quantization, has("weight")) {
-            (Quantization::Int4 { group, zeros }, false) if has("weight_packed") => {
-                ("weight_packed", self.int4(name, [rows, cols], group.unwrap_or(cols), *zeros)?)
+        let (leaf, shape, format) = match (&self.quantization, has("weight")) {
+            (Quantization::Int4 { bits, group, zeros }, false) if has("weight_packed") => {
+                let int4 = self.int4(name, [rows, cols], (*bits, group.unwrap_or(cols)), *zeros)?;
+                let format = match bits {
+                    Bits::Four => Format::Int4(int4),
+                    Bits::Eight => Format::Int8(int4),
+                };
+                ("weight_packed", [rows, cols / bits.per_word()], format)
             }
             (Quantization::Awq { group }, false) if has("qweight") => {
-                ("qweight", self.awq(name, [rows, cols], group.unwrap_or(cols))?)
+                ("qweight", [cols, rows / 8], self.awq(name, [rows, cols], group.unwrap_or(cols))?)
             }
             _ => return self.weight(name, [rows, cols]),
         };
-        let shape = if leaf == "qweight" { [cols, rows / 8] } else { [rows, cols / 8] };
         let bytes = self.words(&format!("{name}.{leaf}"), shape)?;
         Ok(Matrix { name: self.full(name).into(), rows, cols, bytes, format })
     }
@@ -148,34 +154,66 @@ impl<'a> Source<'a> {
             Grid::Channel => [1, cols],
             Grid::Tensor => [rows, cols],
         };
-        let values = floats(meta, self.store.bytes(at)?.as_slice())?;
-        // The kernels multiply by 2^60 besides; no sane scale comes near.
-        match values.iter().find(|s| !(**s > 0.0 && **s < 1e18)) {
-            None => Ok(Scales { values: values.into(), block, across: fp8.grid.scales(rows, cols).1 }),
-            Some(bad) => {
-                let what = format!("tensor `{}` holds a scale that is no scale", Shown(&meta.spec.name));
-                Err(Error::input(what)
-                    .found(bad.to_string())
-                    .expected("positive numbers below 1e18")
-                    .hint("quantize the model again"))
-            }
+        let values = checked_scales(meta, self.store.bytes(at)?.as_slice())?;
+        let inputs = match fp8.activations {
+            Activations::Dynamic => None,
+            Activations::Static => Some(self.input_scale(name)?),
+        };
+        Ok(Scales { values: values.into(), block, across: fp8.grid.scales(rows, cols).1, inputs })
+    }
+
+    fn input_scale(&self, name: &str) -> Result<f32> {
+        let (at, meta) = self.find(&format!("{name}.input_scale"), "the scale of a matrix's inputs")?;
+        match checked_scales(meta, self.store.bytes(at)?.as_slice())?[..] {
+            [scale] => Ok(scale),
+            _ => Err(misshapen(meta, "one number".into())),
         }
     }
 
-    fn int4(&self, name: &str, [rows, cols]: [usize; 2], group: usize, zeros: bool) -> Result<Format> {
-        // Kernels step by 32 columns, words hold eight.
-        let fits = cols.is_multiple_of(8) && (group == cols || group.is_multiple_of(32));
-        if !fits || !cols.is_multiple_of(group) || zeros && !rows.is_multiple_of(8) {
+    /// The scales that keys and values of the attention are cached with: one for all heads, or one for each of `heads`;
+    /// `None` where there are none.
+    ///
+    /// # Errors
+    /// Exit 3 naming a scale that is missing beside the other, misshapen, or no scale.
+    pub fn cache_scales(&self, heads: usize) -> Result<Option<[Vec<f32>; 2]>> {
+        // vLLM's own name of the module that holds the cache is read as well.
+        let places = ["", "attn."];
+        let place =
+            places.into_iter().find(|p| ["k", "v"].iter().any(|x| self.has(&format!("{p}{x}_scale"))));
+        let Some(place) = place else { return Ok(None) };
+        let scales = |of: &str| {
+            let (at, meta) =
+                self.find(&format!("{place}{of}_scale"), "a scale of the key and value cache")?;
+            let scales = checked_scales(meta, self.store.bytes(at)?.as_slice())?;
+            match scales.len() == 1 || scales.len() == heads {
+                true => Ok(scales),
+                false => Err(misshapen(meta, format!("one number, or {heads}: one for each head"))),
+            }
+        };
+        Ok(Some([scales("k")?, scales("v")?]))
+    }
+
+    fn int4(
+        &self,
+        name: &str,
+        [rows, cols]: [usize; 2],
+        (bits, group): (Bits, usize),
+        zeros: bool,
+    ) -> Result<Int4> {
+        let per = bits.per_word();
+        // Kernels step by 32 columns.
+        let fits = cols.is_multiple_of(per) && (group == cols || group.is_multiple_of(32));
+        if !fits || !cols.is_multiple_of(group) || zeros && !rows.is_multiple_of(per) {
             let expected = "a multiple of 32 that divides the columns";
             return Err(self.unpackable(name, [rows, cols], group, expected));
         }
         let across = cols / group;
         let (scales, float) = self.group_scales(&format!("{name}.weight_scale"), [rows, across])?;
         let zeros = match zeros {
-            true => Some(self.words(&format!("{name}.weight_zero_point"), [rows / 8, across])?),
+            true => Some(self.words(&format!("{name}.weight_zero_point"), [rows / per, across])?),
             false => None,
         };
-        Ok(Format::Int4(Int4 { scales, float, zeros, group, across }))
+        Ok(Int4 { scales, float, zeros, group, across })
     }
 
     fn awq(&self, name: &str, [rows, cols]: [usize; 2], group: usize) -> Result<Format> {
@@ -188,13 +226,13 @@ impl<'a> Source<'a> {
     }
 
     fn unpackable(&self, name: &str, shape: [usize; 2], group: usize, expected: &str) -> Error {
-        Error::input(format!("module `{}` cannot be packed in 4 bit like this", Shown(&self.full(name))))
+        Error::input(format!("module `{}` cannot be packed like this", Shown(&self.full(name))))
             .found(format!("{shape:?} in groups of {group}"))
-            .expected(format!("groups of {expected}, outputs in eights"))
+            .expected(format!("groups of {expected}, outputs in whole words"))
     }
 
     fn group_scales(&self, name: &str, shape: [usize; 2]) -> Result<(Bytes, Float)> {
-        let (at, meta) = self.find(name, "the scales of 4-bit weights")?;
+        let (at, meta) = self.find(name, "the scales of packed weights")?;
         if meta.spec.shape != shape {
             return Err(misshapen(meta, format!("{shape:?}")));
         }
@@ -204,7 +242,7 @@ impl<'a> Source<'a> {
 
     /// 32-bit words of packed codes.
     fn words(&self, name: &str, shape: [usize; 2]) -> Result<Bytes> {
-        let (at, meta) = self.find(name, "packed 4-bit codes")?;
+        let (at, meta) = self.find(name, "packed codes")?;
         match (meta.spec.dtype, meta.spec.shape == shape) {
             (Dtype::I32 | Dtype::U32, true) => self.store.bytes(at),
             (Dtype::I32 | Dtype::U32, false) => Err(misshapen(meta, format!("{shape:?}"))),
@@ -224,6 +262,21 @@ impl<'a> Source<'a> {
             None => Err(Error::input(format!("tensor `{}` does not exist in the checkpoint", Shown(&name)))
                 .expected(what)
                 .hint("config.json describes other weights than these, or a shard is missing")),
+        }
+    }
+}
+
+fn checked_scales(meta: &TensorMeta, bytes: &[u8]) -> Result<Vec<f32>> {
+    let values = floats(meta, bytes)?;
+    // The kernels multiply by 2^60 besides; no sane scale comes near.
+    match values.iter().find(|s| !(**s > 0.0 && **s < 1e18)) {
+        None => Ok(values),
+        Some(bad) => {
+            let what = format!("tensor `{}` holds a scale that is no scale", Shown(&meta.spec.name));
+            Err(Error::input(what)
+                .found(bad.to_string())
+                .expected("positive numbers below 1e18")
+                .hint("quantize the model again"))
         }
     }
 }
@@ -252,6 +305,6 @@ fn floats(meta: &TensorMeta, bytes: &[u8]) -> Result<Vec<f32>> {
 fn unusable(meta: &TensorMeta, dtype: Dtype) -> Error {
     Error::input(format!("tensor `{}` is of a type that the runner cannot use here", Shown(&meta.spec.name)))
         .found(dtype.name())
-        .expected("F32, F16 or BF16, F8_E4M3 with scales, or 4-bit codes in I32")
+        .expected("F32, F16 or BF16, F8_E4M3 with scales, or packed codes in I32")
         .hint("run the unquantized checkpoint")
 }

@@ -4,7 +4,7 @@ use runner::Backend;
 use runner::backend::{GateActivation, Norm};
 use runner::cpu::{Array, Cpu};
 use runner::cuda::launches::{
-    Add, Bias, Clamp, Columns, Gate, RmsNorm, RmsNormAdd, RmsNormGated, Rope, Rows, Swiglu,
+    Add, Bias, Clamp, Columns, Fp8Kept, Gate, RmsNorm, RmsNormAdd, RmsNormGated, Rope, Rows, Swiglu,
 };
 
 use super::machine::{Machine, assert_close, random};
@@ -166,5 +166,30 @@ fn heads_are_normed_and_turned_like_the_cpus() {
                 assert_eq!(m.read_floats(x_at), m.read_floats(out), "{what} in place");
             }
         }
+    }
+}
+
+#[test]
+fn what_fp8_keeps_has_the_bits_of_the_cpu() {
+    let Some(mut m) = Machine::new() else { return };
+    let (tokens, parts, part) = (5usize, 3usize, 33usize);
+    let mut x: Vec<f32> = random(tokens * parts * part, 1).iter().map(|v| v * 40.0).collect();
+    x[..6].copy_from_slice(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e9, 1e-9]);
+    for scales in [vec![0.02f32], vec![1.0, 0.125, 7e-3]] {
+        let mut want = Array::new(tokens, parts * part, x.clone());
+        Cpu::default().round_to_fp8(&mut want, &scales).unwrap();
+        let (x_at, scales_at, out) = (m.floats(&x), m.floats(&scales), m.room(x.len() * 4));
+        let width = parts * part;
+        let launch = Fp8Kept {
+            x: x_at,
+            scales: scales_at,
+            width: width as u32,
+            part: (width / scales.len()) as u32,
+            n: x.len() as u64,
+            out,
+        };
+        m.run(&launch.launch());
+        let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&m.read_floats(out)), bits(want.values()), "{scales:?}");
     }
 }

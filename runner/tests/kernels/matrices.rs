@@ -5,6 +5,7 @@ use runner::cuda::Stack;
 use runner::cuda::launches::{AwqCodes, AwqZeros, ScaleKind, WeightFormat, Weights};
 use runner::weights::{Awq, Bytes, Format, Int4, Matrix, Scales};
 use verify::codec::Float;
+use verify::codec::int4::Bits;
 
 use super::machine::{At, Machine, random};
 
@@ -56,7 +57,7 @@ pub fn matrix(rows: usize, cols: usize, kind: Kind, salt: u64) -> Matrix {
             let across = cols.div_ceil(block[1]);
             let values = scales(rows.div_ceil(block[0]) * across).into();
             let codes = bits(rows * cols).into_iter().map(|c| if c & 0x7f == 0x7f { c & 0xf0 } else { c });
-            (codes.collect(), Format::E4m3(Scales { values, block, across }))
+            (codes.collect(), Format::E4m3(Scales { values, block, across, inputs: None }))
         }
         Kind::Int4(group, zeros, float) => {
             let group = if group == 0 { cols } else { group };
@@ -132,9 +133,10 @@ pub fn numbers(w: &Matrix) -> Vec<f32> {
             Format::Bf16 => bf16::from_le_bytes(bytes.as_chunks().0[at]).to_f32(),
             Format::E4m3(s) => verify::codec::e4m3::decode(bytes[at]) * s.of_row(r)[c / s.block[1]],
             Format::Int4(f) => {
-                let [zero, scale] = f.factors().of(r, c / f.group);
+                let [zero, scale] = f.factors(Bits::Four).of(r, c / f.group);
                 (nibble(bytes, at) as f32 - zero) * scale
             }
+            Format::Int8(_) => unreachable!("no kernel reads it"),
             Format::Awq(f) => {
                 let place = r / 8 * 8 + Awq::ORDER.iter().position(|o| *o == r % 8).unwrap();
                 let zero = nibble(f.zeros.as_slice(), c / f.group * w.rows + place);

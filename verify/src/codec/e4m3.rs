@@ -88,10 +88,35 @@ impl Kernel for EncodeSlice<'_> {
     }
 }
 
+/// What is left of numbers that are kept as codes times `scale`: each becomes the nearest such number, at most 448
+/// scales from zero. NaN stays NaN.
+pub fn round_trip(values: &mut [f32], scale: f32) {
+    Tier::best().run(RoundTrip { values, scale });
+}
+
+struct RoundTrip<'a> {
+    values: &'a mut [f32],
+    scale: f32,
+}
+
+impl Kernel for RoundTrip<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for v in self.values {
+            let kept = (round(*v / self.scale).size * self.scale).copysign(*v);
+            *v = if v.is_nan() { *v } else { kept };
+        }
+    }
+}
+
 /// What [`round`] gives.
 pub(crate) struct Rounded {
     /// The code.
     pub code: u8,
+    /// The size of its value.
+    pub size: f32,
     /// Distance of the code's value from the input.
     pub error: f32,
 }
@@ -111,8 +136,8 @@ pub(crate) fn round(x: f32) -> Rounded {
     let small = a < SMALLEST_NORMAL;
     // f32's exponent bias is larger by 120.
     let code = if small { shifted.to_bits() - SHIFT.to_bits() } else { normal.wrapping_sub(120 << 3) };
-    let value = if small { shifted - SHIFT } else { f32::from_bits(normal << 20) };
-    Rounded { code: (code | sign) as u8, error: (value - f32::from_bits(exact)).abs() }
+    let size = if small { shifted - SHIFT } else { f32::from_bits(normal << 20) };
+    Rounded { code: (code | sign) as u8, size, error: (size - f32::from_bits(exact)).abs() }
 }
 
 #[cfg(test)]
@@ -163,6 +188,14 @@ mod tests {
     }
 
     #[test]
+    fn round_trip_clamps_the_far_and_keeps_nan() {
+        let mut values = [1e9, f32::NEG_INFINITY, f32::NAN, -0.0, 0.7];
+        round_trip(&mut values, 0.5);
+        assert_eq!(values[..2], [224.0, -224.0]);
+        assert!(values[2].is_nan() && values[3] == 0.0 && values[4] == 0.6875);
+    }
+
+    #[test]
     fn midpoints_go_to_the_even_code() {
         for code in 0..0x7eu8 {
             let middle = (decode(code) + decode(code + 1)) / 2.0;
@@ -179,6 +212,18 @@ mod tests {
             let want: Vec<u8> = values.iter().map(|&v| encode(v)).collect();
             for codes in on_all_tiers(&values) {
                 prop_assert_eq!(&codes, &want);
+            }
+        }
+
+        #[test]
+        fn round_trip_is_code_times_scale_on_every_tier(
+            numbers in proptest::collection::vec(-1e3f32..1e3, 1..70), scale in 1e-4f32..10.0,
+        ) {
+            let want: Vec<f32> = numbers.iter().map(|x| decode(encode(x / scale)) * scale).collect();
+            for tier in Tier::all() {
+                let mut values = numbers.clone();
+                tier.run(RoundTrip { values: &mut values, scale });
+                prop_assert_eq!(&values, &want);
             }
         }
 

@@ -14,8 +14,19 @@ pub struct Fp8Config {
     pub method: Method,
     /// Which weights share a scale.
     pub grid: Grid,
+    /// Whether inputs have scales in the checkpoint.
+    pub activations: Activations,
     /// Modules in 16 bit, as they are listed.
     pub skipped: Vec<String>,
+}
+
+/// Who scales what goes into a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activations {
+    /// The server, as it goes.
+    Dynamic,
+    /// The checkpoint: one `input_scale` for each matrix.
+    Static,
 }
 
 /// Whose format it is.
@@ -48,7 +59,7 @@ impl Fp8Config {
         };
         let skipped = q.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let skipped = skipped.iter().filter_map(|s| s.as_str().map(str::to_string)).collect();
-        Ok(Some(Fp8Config { method, grid, skipped }))
+        Ok(Some(Fp8Config { method, grid, activations: activations(q), skipped }))
     }
 
     /// What follows the module's path in the names of the scales.
@@ -68,6 +79,14 @@ impl Fp8Config {
             Grid::Tensor => vec![vec![1], vec![], vec![1, 1]],
         }
     }
+}
+
+fn activations(q: &Value) -> Activations {
+    let groups = q.get("config_groups").and_then(Value::as_object);
+    let inputs = groups.and_then(|g| g.values().next()).and_then(|g| g.get("input_activations"));
+    let stored = q.get("activation_scheme").and_then(Value::as_str) == Some("static")
+        || inputs.and_then(|a| a.get("dynamic")) == Some(&Value::Bool(false));
+    if stored { Activations::Static } else { Activations::Dynamic }
 }
 
 fn is_block(v: Option<&Value>) -> bool {
@@ -139,6 +158,22 @@ mod tests {
             assert_eq!(read(&group(&weights)).unwrap().unwrap().grid, grid);
         }
         assert_eq!(read("null").unwrap(), None);
+    }
+
+    #[test]
+    fn stored_scales_of_inputs_are_told_from_those_found_while_serving() {
+        let group = |inputs: &str| {
+            let text = format!(
+                r#"{{"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{{"g":{{
+                    "weights":{{"num_bits":8,"type":"float","strategy":"tensor"}},"input_activations":{inputs}}}}}}}"#
+            );
+            read(&text).unwrap().unwrap().activations
+        };
+        assert_eq!(group(r#"{"strategy":"tensor","dynamic":false}"#), Activations::Static);
+        assert_eq!(group(r#"{"strategy":"tensor","dynamic":true}"#), Activations::Dynamic);
+        assert_eq!(group("null"), Activations::Dynamic);
+        let text = r#"{"quant_method":"fp8","activation_scheme":"static","weight_block_size":[128,128]}"#;
+        assert_eq!(read(text).unwrap().unwrap().activations, Activations::Static);
     }
 
     #[test]

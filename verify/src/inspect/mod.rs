@@ -32,6 +32,7 @@ pub use tokens::{Named, Stop, Tokens};
 
 use crate::architecture::{Architecture, Family, Names};
 use crate::checkpoint::json;
+use crate::codec::int4::config::codes_per_word;
 use crate::diagnose::{self, Taught};
 use crate::error::{Error, Result};
 use crate::rewrite::ModelView;
@@ -102,7 +103,8 @@ impl Inspection {
         let architecture =
             family.and_then(|_| keep(Architecture::of(&view.config, &view.tensors), &mut failures));
         let experts = dimensions.as_ref().and_then(|d| d.experts);
-        let parameters = Parameters::count(&view.tensors, names.as_ref(), experts);
+        let parameters =
+            Parameters::count(&view.tensors, names.as_ref(), experts, codes_per_word(&view.config));
         let storage = Storage::of(&view.config, &view.tensors);
         let tokens = Tokens::of(view)?;
         let licence = Licence::of(view)?;

@@ -93,13 +93,19 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Counts `index`. `names` is `None` for a family that is not known: everything is [`Part::Other`] then.
-    pub fn count(index: &TensorIndex, names: Option<&Names>, experts: Option<Experts>) -> Self {
+    /// Counts `index`. `names` is `None` for a family that is not known: everything is [`Part::Other`] then. Packed
+    /// 32-bit words hold `per_word` codes.
+    pub fn count(
+        index: &TensorIndex,
+        names: Option<&Names>,
+        experts: Option<Experts>,
+        per_word: usize,
+    ) -> Self {
         let mut parts: BTreeMap<Part, Amount> = BTreeMap::new();
         for t in index.tensors() {
             let (part, leaf) = part_of(&t.spec, names);
             let amount = parts.entry(part).or_default();
-            amount.parameters += numbers(&t.spec, leaf);
+            amount.parameters += numbers(&t.spec, leaf, per_word);
             amount.bytes += t.spec.byte_len();
             amount.tensors += 1;
         }
@@ -141,8 +147,8 @@ fn part_of(spec: &TensorSpec, names: Option<&Names>) -> (Part, Option<Leaf>) {
     (part, Some(place.leaf))
 }
 
-/// The numbers that a tensor stands for: none for scales and zero points, eight for a word of 4-bit codes.
-fn numbers(spec: &TensorSpec, leaf: Option<Leaf>) -> u64 {
+/// The numbers that a tensor stands for: none for scales and zero points, `per_word` for 32 bits of codes.
+fn numbers(spec: &TensorSpec, leaf: Option<Leaf>, per_word: usize) -> u64 {
     let leaf = match leaf {
         Some(Leaf::Quantized(name)) => name,
         Some(_) => return spec.elements() as u64,
@@ -150,7 +156,7 @@ fn numbers(spec: &TensorSpec, leaf: Option<Leaf>) -> u64 {
         None => spec.name.rsplit_once('.').map_or("", |(_, leaf)| leaf),
     };
     match leaf {
-        "weight_packed" | "qweight" => spec.elements() as u64 * (spec.dtype.bits() as u64 / 4),
+        "weight_packed" | "qweight" => spec.byte_len() * per_word as u64 / 4,
         "weight_scale_inv"
         | "weight_scale"
         | "input_scale"

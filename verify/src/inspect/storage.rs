@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::checkpoint::{Config, TensorIndex};
 use crate::codec::Fp8Config;
 use crate::codec::fp8::Grid;
-use crate::codec::fp8_config::Method;
+use crate::codec::fp8_config::{Activations, Method};
 use crate::names::Shown;
 use crate::serving::WeightFormat;
 
@@ -101,9 +101,9 @@ fn describe(config: &Config, q: &Value) -> (String, WeightFormat) {
             Method::Fp8 => "FP8",
             Method::CompressedTensors => "FP8 (compressed-tensors)",
         };
-        let activations = match activations_are_static(q) {
-            true => "activations with stored scales",
-            false => "activations scaled while serving",
+        let activations = match fp8.activations {
+            Activations::Static => "activations with stored scales",
+            Activations::Dynamic => "activations scaled while serving",
         };
         let (grid, block) = match fp8.grid {
             Grid::Block => ("blocks of 128 x 128", true),
@@ -118,14 +118,7 @@ fn describe(config: &Config, q: &Value) -> (String, WeightFormat) {
     })
 }
 
-fn activations_are_static(q: &Value) -> bool {
-    let groups = q.get("config_groups").and_then(Value::as_object);
-    let group = groups.and_then(|g| g.values().next()).and_then(|g| g.get("input_activations"));
-    q.get("activation_scheme").and_then(Value::as_str) == Some("static")
-        || group.and_then(|a| a.get("dynamic")) == Some(&Value::Bool(false))
-}
-
-/// 4-bit weights in the forms of AutoAWQ, GPTQ and compressed-tensors.
+/// 4-bit weights in the forms of AutoAWQ, GPTQ and compressed-tensors, 8-bit ones in the last.
 fn int4(q: &Value) -> Option<(String, WeightFormat)> {
     let method = q.get("quant_method")?.as_str()?;
     let number = |v: &Value, key: &str| v.get(key)?.as_u64().and_then(|n| usize::try_from(n).ok());
@@ -137,11 +130,11 @@ fn int4(q: &Value) -> Option<(String, WeightFormat)> {
     let group = q.get("config_groups")?.as_object()?.values().next()?;
     let format = group.get("format").or_else(|| q.get("format"))?.as_str()?;
     let weights = group.get("weights")?;
-    if format != "pack-quantized" || number(weights, "num_bits") != Some(4) {
-        return None;
-    }
+    let bits = number(weights, "num_bits").filter(|n| format == "pack-quantized" && [4, 8].contains(n))?;
     let size = number(weights, "group_size").filter(|g| *g > 0)?;
     let zero = if weights.get("symmetric") == Some(&Value::Bool(false)) { "with" } else { "without" };
-    let text = format!("4 bit (compressed-tensors), groups of {size}, {zero} zero points");
-    Some((text, WeightFormat::Int4 { group: size }))
+    let text = format!("{bits} bit (compressed-tensors), groups of {size}, {zero} zero points");
+    let format =
+        if bits == 4 { WeightFormat::Int4 { group: size } } else { WeightFormat::Int8 { group: size } };
+    Some((text, format))
 }

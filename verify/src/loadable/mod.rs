@@ -5,11 +5,14 @@
 //!   quantization_config ─┐
 //!   names, shapes ───────┼▶ stored (per tensor) · units (fused) · skip list ─▶ faults
 //!   codes, scales ───────┘  values (every byte of FP8; the scales of packed integers)
+//!                           scales of inputs, of the key and value cache
 //! ```
 //!
 //! FP8 is here, packed integers are in `int4`.
 
+mod cache_scales;
 mod fused;
+mod input_scales;
 mod int4;
 mod skip_list;
 mod stored;
@@ -19,11 +22,13 @@ use std::fmt;
 
 use serde::Serialize;
 
+use cache_scales::Reader;
 use skip_list::SkipList;
 
 use crate::architecture::{Architecture, Family, Names};
 use crate::checkpoint::{Checkpoint, TensorMeta, TensorReader};
 use crate::codec::Fp8Config;
+use crate::codec::fp8_config::Method;
 use crate::codec::int4::Int4Config;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -77,6 +82,12 @@ pub fn check(checkpoint: &Checkpoint, progress: &dyn Progress) -> Result<Vec<Fau
                 is_quantized: &|m| fused::is_fp8(m, index),
             };
             faults.extend(skip_list::faults(&arch, &list, index)?);
+            faults.extend(input_scales::faults(&arch, &format, checkpoint)?);
+            let reader = match format.method {
+                Method::Fp8 => Reader::Fp8,
+                Method::CompressedTensors => Reader::CompressedTensors,
+            };
+            faults.extend(cache_scales::faults(&arch, reader, checkpoint)?);
         }
         // What is unknown or missing; told by tensor above where it is a single one.
         Err(e) => faults.push(unfit(&e)),

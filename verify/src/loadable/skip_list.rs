@@ -4,7 +4,7 @@
 //! transformers takes an entry as an expression for the beginning of a path, or as its end;
 //! compressed-tensors compares whole paths, or expressions marked `re:` from the start of the path.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use fancy_regex::Regex;
 
@@ -30,13 +30,16 @@ pub(super) struct SkipList<'a> {
 pub(super) fn faults(arch: &Architecture, list: &SkipList<'_>, index: &TensorIndex) -> Result<Vec<Fault>> {
     let entries: Vec<Entry<'_>> =
         list.entries.iter().map(|text| Entry::new(text, list.method)).collect::<Result<_>>()?;
-    let listed: HashSet<&str> = list.entries.iter().map(String::as_str).collect();
+    let listed: HashMap<&str, usize> =
+        list.entries.iter().enumerate().map(|(e, t)| (t.as_str(), e)).collect();
     let mut used: Vec<bool> = entries.iter().map(|e| e.text == "lm_head").collect();
     let mut faults = Vec::new();
     for m in arch.modules() {
         let hits: Vec<usize> = (0..entries.len()).filter(|&e| entries[e].hits(&m.name)).collect();
-        hits.iter().for_each(|&e| used[e] = true);
-        let exact = listed.contains(m.name.as_str()) || in_listed_experts(m, &listed);
+        // transformers knows the experts of a layer as one module, and vLLM's `fp8` as well.
+        let block = experts_block(m).and_then(|block| listed.get(block));
+        hits.iter().chain(block).for_each(|&e| used[e] = true);
+        let exact = listed.contains_key(m.name.as_str()) || block.is_some();
         let covered = match list.method {
             Method::Fp8 => exact,
             Method::CompressedTensors => exact || !hits.is_empty(),
@@ -78,10 +81,10 @@ pub(super) fn others<'a>(arch: &'a Architecture, index: &'a TensorIndex) -> Hash
     modules.filter(|module| !matrices.contains(module)).collect()
 }
 
-/// True for an expert whose block is named by an entry, as vLLM takes it.
-fn in_listed_experts(m: &Module, listed: &HashSet<&str>) -> bool {
+/// The path of all experts of the layer, for one of them.
+pub(super) fn experts_block(m: &Module) -> Option<&str> {
     let block = m.name.find(".experts.").map(|at| &m.name[..at + ".experts".len()]);
-    matches!(m.role, Role::Expert(..)) && block.is_some_and(|b| listed.contains(b))
+    block.filter(|_| matches!(m.role, Role::Expert(..)))
 }
 
 /// One entry, as the loader of its format reads it.

@@ -1,7 +1,7 @@
 //! The bytes: codes that are NaN, scales that are zero, negative or not finite.
 
 use super::Fault;
-use crate::checkpoint::{Checkpoint, TensorReader, TensorSpec};
+use crate::checkpoint::{Checkpoint, TensorMeta, TensorReader, TensorSpec};
 use crate::codec::float::Float;
 use crate::codec::{Fp8Config, e4m3};
 use crate::dtype::Dtype;
@@ -49,6 +49,12 @@ fn codes(checkpoint: &Checkpoint, t: &TensorSpec) -> Result<Option<Fault>> {
     Ok(first.map(|(code, row, col)| {
         Fault::new(&t.name, format!("holds the NaN code {code:#04x}, first at [{row}, {col}], {count} in all: every answer would be NaN"))
     }))
+}
+
+/// A scale that is one number; `None` where it is not.
+pub(super) fn number(checkpoint: &Checkpoint, t: &TensorMeta) -> Result<Option<f32>> {
+    let Some(float) = Float::of(t.spec.dtype).filter(|_| t.spec.elements() == 1) else { return Ok(None) };
+    Ok(float.to_f32(&checkpoint.read(&t.spec.name)?).first().copied())
 }
 
 pub(super) fn scales(checkpoint: &Checkpoint, t: &TensorSpec, float: Float) -> Result<Option<Fault>> {

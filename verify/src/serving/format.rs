@@ -17,6 +17,11 @@ pub enum WeightFormat {
         /// Weights that share a scale.
         group: usize,
     },
+    /// Eight bits a weight, and for each group of a row a 16-bit scale and an 8-bit zero point.
+    Int8 {
+        /// Weights that share a scale.
+        group: usize,
+    },
     /// A quantization that prep does not know.
     Other,
 }
@@ -31,6 +36,7 @@ impl WeightFormat {
             WeightFormat::Bits16 => "bf16",
             WeightFormat::Fp8 { .. } => "FP8",
             WeightFormat::Int4 { .. } => "W4A16",
+            WeightFormat::Int8 { .. } => "W8A16",
             WeightFormat::Other => "as found",
         }
     }
@@ -51,6 +57,11 @@ impl WeightFormat {
                 let groups = elements / group.max(1) as u64;
                 // Codes; scales of 2 bytes; zero points of half a byte.
                 whole.then_some(elements / 2 + 2 * groups + groups / 2)
+            }
+            WeightFormat::Int8 { group } => {
+                let whole = cols.is_multiple_of(group) && rows.is_multiple_of(4);
+                // Codes; scales of 2 bytes; zero points of one.
+                whole.then_some(elements + 3 * (elements / group.max(1) as u64))
             }
             WeightFormat::Other => None,
         }

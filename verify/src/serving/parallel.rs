@@ -32,7 +32,9 @@ fn obstacle(d: &Dimensions, format: WeightFormat, gpus: usize) -> Option<String>
             pieces(d, gpus, WeightFormat::BLOCK, name).or_else(|| output_pieces(d, gpus, name))
         }
         // Groups lie along the inputs: matrices that are cut between rows do not part them.
-        WeightFormat::Int4 { group } => pieces(d, gpus, group, &format!("groups of {group}")),
+        WeightFormat::Int4 { group } | WeightFormat::Int8 { group } => {
+            pieces(d, gpus, group, &format!("groups of {group}"))
+        }
         _ => None,
     })
 }

@@ -107,6 +107,21 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn from_u8(bytes: &[u8; 64]) -> [Self; 4] {
+        let p = bytes.as_ptr();
+        // SAFETY: above.
+        unsafe {
+            let (a, b) = (_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast()));
+            [
+                Avx2(low_eight(a), low_eight(b)),
+                Avx2(low_eight(_mm256_srli_epi32::<8>(a)), low_eight(_mm256_srli_epi32::<8>(b))),
+                Avx2(low_eight(_mm256_srli_epi32::<16>(a)), low_eight(_mm256_srli_epi32::<16>(b))),
+                Avx2(low_eight(_mm256_srli_epi32::<24>(a)), low_eight(_mm256_srli_epi32::<24>(b))),
+            ]
+        }
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         // SAFETY: above.
         unsafe { Avx2(_mm256_add_ps(self.0, other.0), _mm256_add_ps(self.1, other.1)) }
@@ -173,4 +188,14 @@ unsafe fn thirty_two(p: *const u8) -> [__m256; 4] {
 unsafe fn low_four(x: __m256i) -> __m256 {
     // SAFETY: the caller's.
     unsafe { _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(15))) }
+}
+
+/// The low eight bits of each lane as a number.
+///
+/// # Safety
+/// On AVX2.
+#[inline(always)]
+unsafe fn low_eight(x: __m256i) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe { _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(255))) }
 }

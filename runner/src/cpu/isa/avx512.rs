@@ -103,6 +103,21 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn from_u8(bytes: &[u8; 64]) -> [Self; 4] {
+        // SAFETY: above.
+        unsafe {
+            let fours = _mm512_loadu_si512(bytes.as_ptr().cast());
+            let low = _mm512_set1_epi32(255);
+            [
+                Avx512(_mm512_cvtepi32_ps(_mm512_and_si512(fours, low))),
+                Avx512(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<8>(fours), low))),
+                Avx512(_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32::<16>(fours), low))),
+                Avx512(_mm512_cvtepi32_ps(_mm512_srli_epi32::<24>(fours))),
+            ]
+        }
+    }
+
+    #[inline(always)]
     fn scaled_u4(bytes: &[u8; 32], [_, _, table]: [Self; 3]) -> [Self; 4] {
         // SAFETY: above.
         unsafe {

@@ -38,6 +38,8 @@ pub trait Lanes: Copy {
     fn from_e4m3(bytes: &[u8; 64]) -> [Self; 4];
     /// From sixty-four 4-bit codes, the low half of each byte first, number `4 i + k` to lane `i` of the `k`-th: 0 to 15.
     fn from_u4(bytes: &[u8; 32]) -> [Self; 4];
+    /// From sixty-four bytes, number `4 i + k` to lane `i` of the `k`-th: 0 to 255.
+    fn from_u8(bytes: &[u8; 64]) -> [Self; 4];
     /// `(code - zero) * scale` of the codes of [`Self::from_u4`]; lane `c` of `table` is that of code `c`.
     #[inline(always)]
     fn scaled_u4(bytes: &[u8; 32], [zero, scale, _table]: [Self; 3]) -> [Self; 4] {
@@ -171,7 +173,8 @@ mod tests {
             let (a, b) = (L::load(self.a), L::load(self.b));
             let half = self.bytes.first_chunk().unwrap();
             let of_bytes = [L::from_f32(self.bytes), L::from_bf16(half), L::from_f16(half)];
-            let codes = L::from_e4m3(self.bytes).into_iter().chain(L::from_u4(half));
+            let codes =
+                L::from_e4m3(self.bytes).into_iter().chain(L::from_u4(half)).chain(L::from_u8(self.bytes));
             let mut table = [0.0; 16];
             for (code, x) in table.iter_mut().enumerate() {
                 *x = (code as f32 - self.a[0]) * self.b[0];
@@ -233,6 +236,24 @@ mod tests {
             for first in [0x10, 0xf7] {
                 let byte = |i: usize| (i as u8).wrapping_mul(0x22).wrapping_add(first);
                 let want: [f32; 64] = std::array::from_fn(|i| f32::from(byte(i / 2) >> (4 * (i % 2)) & 15));
+                assert_eq!(isa.run(Read(first)), want, "{}", isa.name());
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_are_read_in_their_order() {
+        struct Read(u8);
+        impl Kernel for Read {
+            type Out = [f32; 64];
+            #[inline(always)]
+            fn run<L: Lanes>(self) -> [f32; 64] {
+                in_order(L::from_u8(&std::array::from_fn(|i| i as u8 + self.0)))
+            }
+        }
+        for isa in Isa::available() {
+            for first in [0, 64, 128, 192] {
+                let want: [f32; 64] = std::array::from_fn(|i| f32::from(i as u8 + first));
                 assert_eq!(isa.run(Read(first)), want, "{}", isa.name());
             }
         }

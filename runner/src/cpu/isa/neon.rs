@@ -101,6 +101,23 @@ impl Lanes for Neon {
     }
 
     #[inline(always)]
+    fn from_u8(bytes: &[u8; 64]) -> [Self; 4] {
+        let mut out = [Self::splat(0.0); 4];
+        for part in 0..4 {
+            // SAFETY: above.
+            unsafe {
+                let fours = vreinterpretq_u32_u8(vld1q_u8(bytes.as_ptr().add(16 * part)));
+                let low = vdupq_n_u32(255);
+                out[0].0[part] = vcvtq_f32_u32(vandq_u32(fours, low));
+                out[1].0[part] = vcvtq_f32_u32(vandq_u32(vshrq_n_u32::<8>(fours), low));
+                out[2].0[part] = vcvtq_f32_u32(vandq_u32(vshrq_n_u32::<16>(fours), low));
+                out[3].0[part] = vcvtq_f32_u32(vshrq_n_u32::<24>(fours));
+            }
+        }
+        out
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         // SAFETY: above.
         Neon(std::array::from_fn(|i| unsafe { vaddq_f32(self.0[i], other.0[i]) }))

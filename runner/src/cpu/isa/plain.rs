@@ -57,6 +57,11 @@ impl Lanes for Plain {
     }
 
     #[inline(always)]
+    fn from_u8(bytes: &[u8; 64]) -> [Self; 4] {
+        std::array::from_fn(|k| Plain(std::array::from_fn(|i| f32::from(bytes[4 * i + k]))))
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         Plain(std::array::from_fn(|i| self.0[i] + other.0[i]))
     }

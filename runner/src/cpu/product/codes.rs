@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use verify::codec::int4::Bits;
+
 use crate::cpu::isa::{Kernel, LANES, Lanes};
 use crate::weights::{Format, Int4Factors, Matrix};
 
@@ -39,7 +41,7 @@ impl Order {
             Format::F32 | Format::F16 | Format::Bf16 => Order::Straight,
             // AWQ has no rows: its tokens are read as they are.
             Format::Awq(_) => Order::Straight,
-            Format::E4m3(_) | Format::Int4(_) => Order::Woven,
+            Format::E4m3(_) | Format::Int4(_) | Format::Int8(_) => Order::Woven,
         }
     }
 
@@ -126,7 +128,8 @@ pub type Factors<'a> = Option<Int4Factors<'a>>;
 /// Those of a matrix.
 pub fn factors(w: &Matrix) -> Factors<'_> {
     match &w.format {
-        Format::Int4(int4) => Some(int4.factors()),
+        Format::Int4(int4) => Some(int4.factors(Bits::Four)),
+        Format::Int8(int8) => Some(int8.factors(Bits::Eight)),
         _ => None,
     }
 }
@@ -134,8 +137,8 @@ pub fn factors(w: &Matrix) -> Factors<'_> {
 /// Runs of a row that share a [`Group`].
 pub fn runs_of_a_group(w: &Matrix) -> usize {
     match &w.format {
-        Format::Int4(int4) if int4.across > 1 && int4.group.is_multiple_of(RUN) => int4.group / RUN,
-        Format::Int4(int4) if int4.across > 1 => 1,
+        Format::Int4(i) | Format::Int8(i) if i.across > 1 && i.group.is_multiple_of(RUN) => i.group / RUN,
+        Format::Int4(i) | Format::Int8(i) if i.across > 1 => 1,
         _ => w.cols.div_ceil(RUN).max(1),
     }
 }
@@ -210,13 +213,38 @@ impl Codes for Four {
 
     #[inline(always)]
     fn group<L: Lanes>(factors: Factors, row: usize, number: usize) -> Group<L> {
-        let Some(int4) = factors else { return Single::group(factors, row, number) };
-        if int4.across == 1 || int4.group.is_multiple_of(RUN) {
-            return Group::one(int4.of(row, number));
-        }
-        let [first, second] = [2 * number, 2 * number + 1].map(|half| half * (RUN / 2) / int4.group);
-        Group::halves(int4.of(row, first), int4.of(row, second.min(int4.across - 1)))
+        of_integers(factors, row, number)
     }
+}
+
+/// Eight bits with groups.
+pub struct Byte;
+
+impl Codes for Byte {
+    type Run = [u8; RUN];
+    const GROUPED: bool = true;
+
+    #[inline(always)]
+    fn read<L: Lanes>(run: &Self::Run, group: &Group<L>) -> [L; 4] {
+        let Group { zero, scale, .. } = *group;
+        let [a, b, c, d] = L::from_u8(run);
+        [a.sub(zero).mul(scale), b.sub(zero).mul(scale), c.sub(zero).mul(scale), d.sub(zero).mul(scale)]
+    }
+
+    #[inline(always)]
+    fn group<L: Lanes>(factors: Factors, row: usize, number: usize) -> Group<L> {
+        of_integers(factors, row, number)
+    }
+}
+
+#[inline(always)]
+fn of_integers<L: Lanes>(factors: Factors, row: usize, number: usize) -> Group<L> {
+    let Some(f) = factors else { return Single::group(factors, row, number) };
+    if f.across == 1 || f.group.is_multiple_of(RUN) {
+        return Group::one(f.of(row, number));
+    }
+    let [first, second] = [2 * number, 2 * number + 1].map(|half| half * (RUN / 2) / f.group);
+    Group::halves(f.of(row, first), f.of(row, second.min(f.across - 1)))
 }
 
 /// Some rows as f32 in their format's [`Order`] (e4m3 as its lanes read it), each filled up with zeros to whole runs,
@@ -243,6 +271,7 @@ impl Kernel for Unpack<'_> {
             Format::Bf16 => self.unpack::<L, Brain>(),
             Format::E4m3(_) => self.unpack::<L, Eight>(),
             Format::Int4(_) => self.unpack::<L, Four>(),
+            Format::Int8(_) => self.unpack::<L, Byte>(),
             // Has no rows, and its products never unpack any.
             Format::Awq(_) => {}
         }

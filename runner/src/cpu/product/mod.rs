@@ -141,7 +141,9 @@ mod tests {
             8 => (rows.next_multiple_of(8), cols.next_multiple_of(32)),
             9 => (rows.next_multiple_of(8), cols.next_multiple_of(10)),
             10 => (rows, cols.next_multiple_of(64)),
-            11 => (rows.next_multiple_of(8), cols.next_multiple_of(96)),
+            11 | 14 => (rows.next_multiple_of(8), cols.next_multiple_of(96)),
+            12 => (rows, cols.next_multiple_of(4)),
+            13 => (rows.next_multiple_of(4), cols.next_multiple_of(32)),
             _ => (rows, cols),
         };
         let weight = |i: usize| ((i * 7919 + 13) % 251) as f32 / 128.0 - 0.97;
@@ -150,7 +152,7 @@ mod tests {
         let scales = |block: [usize; 2]| {
             let across = cols.div_ceil(block[1]);
             let values = (0..rows.div_ceil(block[0]) * across).map(scale).collect();
-            Format::E4m3(Scales { values, block, across })
+            Format::E4m3(Scales { values, block, across, inputs: None })
         };
         let of = |len: usize, f: &dyn Fn(usize) -> u8| (0..len).map(f).collect::<Vec<u8>>();
         let eight = || of(rows * cols, &|i| ((i * 37) % 254) as u8 & !1);
@@ -164,6 +166,13 @@ mod tests {
             let zeros = asymmetric.then(|| zeros(rows / 8 * across * 4));
             Format::Int4(Int4 { scales: halves(rows * across), float: Float::F16, zeros, group, across })
         };
+        // The same scales over bytes; zeros of four rows to a word.
+        let int8 = |group: usize, asymmetric: bool| {
+            let across = cols / group;
+            let zeros = asymmetric.then(|| zeros(rows * across));
+            Format::Int8(Int4 { scales: halves(rows * across), float: Float::F16, zeros, group, across })
+        };
+        let bytewise = || of(rows * cols, &|i| ((i * 151 + 7) % 256) as u8);
         let (bytes, format) = match kind {
             0 => (each(&|x| x.to_le_bytes().to_vec()), Format::F32),
             1 => (each(&|x| f16::from_f32(x).to_le_bytes().to_vec()), Format::F16),
@@ -176,6 +185,9 @@ mod tests {
             8 => (four(), int4(32, true)),
             10 => (four(), int4(64, false)),
             11 => (four(), int4(96, true)),
+            12 => (bytewise(), int8(cols, false)),
+            13 => (bytewise(), int8(32, true)),
+            14 => (bytewise(), int8(96, true)),
             _ => {
                 let (scales, zeros) = (halves(cols / 10 * rows), zeros(cols / 10 * rows / 2));
                 (four(), Format::Awq(Awq { scales, float: Float::F16, zeros, group: 10 }))
@@ -184,7 +196,7 @@ mod tests {
         Matrix { name: "w".into(), rows, cols, bytes: Bytes::owned(bytes), format }
     }
 
-    const KINDS: usize = 12;
+    const KINDS: usize = 15;
 
     /// Weight `[r, c]`, worked out one by one.
     fn number(w: &Matrix, r: usize, c: usize) -> f32 {
@@ -206,6 +218,14 @@ mod tests {
                 let of_word = |z: &Bytes| nibble(z.as_slice(), (r / 8 * f.across + c / f.group) * 8 + r % 8);
                 let zero = f.zeros.as_ref().map_or(8, of_word);
                 (nibble(bytes, at) - zero) as f32 * scale
+            }
+            Format::Int8(f) => {
+                let group = r * f.across + c / f.group;
+                let scale = f16::from_le_bytes(f.scales.as_slice().as_chunks().0[group]).to_f32();
+                let of_word =
+                    |z: &Bytes| i32::from(z.as_slice()[(r / 4 * f.across + c / f.group) * 4 + r % 4]);
+                let zero = f.zeros.as_ref().map_or(128, of_word);
+                (i32::from(bytes[at]) - zero) as f32 * scale
             }
             Format::Awq(f) => {
                 let place = r / 8 * 8 + Awq::ORDER.iter().position(|o| *o == r % 8).unwrap();

@@ -1,6 +1,8 @@
 //! Decoding: one token, the weights read straight from the file.
 
-use super::codes::{Brain, Chunk, Codes, Eight, Four, Group, Half, Run, Single, factors, runs_of_a_group};
+use super::codes::{
+    Brain, Byte, Chunk, Codes, Eight, Four, Group, Half, Run, Single, factors, runs_of_a_group,
+};
 use super::eight::{scale_sums, scale_tokens, spoil_sums};
 use super::many_tokens::Packed;
 use crate::cpu::isa::{Kernel, Lanes, fetch};
@@ -31,6 +33,7 @@ impl Kernel for OneToken<'_> {
             Format::Bf16 => straight::<L, Brain>(w, first, x, out),
             Format::E4m3(scales) => fp8::<L>(w, scales, first, x, out),
             Format::Int4(_) => straight::<L, Four>(w, first, x, out),
+            Format::Int8(_) => straight::<L, Byte>(w, first, x, out),
             // Has no rows: see `columns`.
             Format::Awq(_) => {}
         }

@@ -66,6 +66,13 @@ pub fn mix(cuda: &Cuda, x: &Tensor, router: &Tensor, routing: Routing, experts: 
     };
     cuda.device.run(&launch.launch())?;
     let choice = Choice { ids, weights, tokens: x.rows, chosen };
+    // Gate and up read the same; a sound checkpoint has one scale for both.
+    if experts.gate.inputs() != experts.up.inputs() {
+        return Err(Error::new(Class::Gpu, "gate and up of experts have different scales of inputs")
+            .hint("run with `--device cpu`"));
+    }
+    let rounded = cuda.taken_by(&experts.gate, x)?;
+    let x = rounded.as_ref().unwrap_or(x);
     let fit = |w: &Stored| w.weights().fit_tiles();
     let tiles = [&experts.gate, &experts.up, &experts.down].into_iter().all(fit);
     match !cuda.single() && tiles {
@@ -95,6 +102,7 @@ fn one_by_one(cuda: &Cuda, x: &Tensor, experts: &Experts, choice: &Choice) -> Re
             visits: visits as u32,
         };
         cuda.device.run(&launch.launch())?;
+        let inner = cuda.taken_by(&experts.down, &inner)?.unwrap_or(inner);
         let to = out.buffer.at(first * out.cols * 4);
         let (w, chosen_u32, tokens_u32) = (experts.down.weights(), chosen as u32, tokens as u32);
         if chosen <= MOST_TOGETHER {
@@ -143,6 +151,7 @@ fn sorted(cuda: &Cuda, x: &Tensor, experts: &Experts, choice: &Choice) -> Result
     };
     let (gate, up) = (inner(&experts.gate)?, inner(&experts.up)?);
     let inner = cuda.swiglu(gate, &up)?;
+    let inner = cuda.taken_by(&experts.down, &inner)?.unwrap_or(inner);
     let y = cuda.room(visits, experts.down.rows())?;
     tiled(cuda, &experts.down, inner.at(), group(None), (1, visits), None, &y)?;
     let out = cuda.room(x.rows, y.cols)?;

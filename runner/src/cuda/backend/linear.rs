@@ -26,6 +26,8 @@ pub fn all<const N: usize>(cuda: &Cuda, x: &Tensor, layers: [&Linear<Cuda>; N]) 
 }
 
 fn linear(cuda: &Cuda, x: &Tensor, layer: &Linear<Cuda>, y: &Tensor) -> Result<()> {
+    let rounded = cuda.taken_by(&layer.weight, x)?;
+    let x = rounded.as_ref().unwrap_or(x);
     let bias = layer.bias.as_ref().map(Tensor::at);
     let w = layer.weight.weights();
     if !cuda.single() && w.fit_tiles() {

@@ -18,7 +18,7 @@ use verify::Result;
 
 use super::device::{Device, Input};
 use super::driver::{At, Memory};
-use super::launches::{Add, Clamp, Columns, Embed, Gate, RmsNorm, Rope, Rows, Swiglu};
+use super::launches::{Add, Clamp, Columns, Embed, Fp8Kept, Gate, RmsNorm, Rope, Rows, Swiglu};
 use super::pool::Buffer;
 use super::staging::Staging;
 use crate::backend::{Backend, DeltaInputs, DeltaRule, Heads, Linear, Norm, Routing, Span};
@@ -133,6 +133,28 @@ impl Cuda {
 
     fn longs(&self, words: impl IntoIterator<Item = u64>) -> Result<Buffer> {
         self.device.upload(Input::Constant, &words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<_>>())
+    }
+
+    /// What FP8 keeps of `x`, each row in as many equal parts as there are `scales`; `out` may be `x`.
+    fn keep_fp8(&self, x: &Tensor, scales: &[f32], out: &Tensor) -> Result<()> {
+        let list = self.words(Input::Constant, scales.iter().map(|s| s.to_bits()))?;
+        let launch = Fp8Kept {
+            x: x.at(),
+            scales: list.at(0),
+            width: x.cols as u32,
+            part: (x.cols / scales.len()) as u32,
+            n: x.len() as u64,
+            out: out.at(),
+        };
+        self.device.run(&launch.launch())
+    }
+
+    /// `x` as the matrix `w` takes it: rounded where the checkpoint tells the scale that a server rounds with.
+    fn taken_by(&self, w: &Stored, x: &Tensor) -> Result<Option<Tensor>> {
+        let Some(scale) = w.inputs() else { return Ok(None) };
+        let rounded = self.room(x.rows, x.cols)?;
+        self.keep_fp8(x, &[scale], &rounded)?;
+        Ok(Some(rounded))
     }
 
     /// True in a step of single tokens.
@@ -280,6 +302,10 @@ impl Backend for Cuda {
 
     fn clamp(&self, x: &mut Tensor, limit: f32) -> Result<()> {
         self.device.run(&Clamp { x: x.at(), limit, n: x.len() as u64 }.launch())
+    }
+
+    fn round_to_fp8(&self, x: &mut Tensor, scales: &[f32]) -> Result<()> {
+        self.keep_fp8(x, scales, x)
     }
 
     fn gate(&self, x: &mut Tensor, gate: &Tensor) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use verify::codec::Float;
-use verify::{Error, Result};
+use verify::{Class, Error, Result};
 
 use super::Cuda;
 use crate::cpu;
@@ -22,13 +22,19 @@ struct Parts {
     codes: Memory,
     scales: Option<Memory>,
     zeros: Option<Memory>,
+    inputs: Option<f32>,
 }
 
 impl Stored {
     /// For launches.
     pub fn weights(&self) -> Weights<At<'_>> {
-        let Parts { like, codes, scales, zeros } = &*self.0;
+        let Parts { like, codes, scales, zeros, .. } = &*self.0;
         like.put(codes.at(0), scales.as_ref().map(|m| m.at(0)), zeros.as_ref().map(|m| m.at(0)))
+    }
+
+    /// The scale that a server rounds inputs with, where the checkpoint tells it.
+    pub fn inputs(&self) -> Option<f32> {
+        self.0.inputs
     }
 
     /// Outputs.
@@ -45,7 +51,7 @@ impl Stored {
 /// Brings `matrices`, at least one, to the GPU.
 ///
 /// # Errors
-/// Exit 3 where they differ in shape or format, exit 6 where they do not fit.
+/// Exit 6 where they differ in what the kernels take from the first, and where they do not fit.
 pub fn store(cuda: &Cuda, matrices: &[Matrix]) -> Result<Stored> {
     let Some(first) = matrices.first() else {
         return Err(Error::input("a layer has no experts"));
@@ -69,8 +75,8 @@ fn laid_out(cuda: &Cuda, matrix: &Matrix) -> Result<Stack> {
 }
 
 fn differ(matrix: &Matrix) -> Error {
-    Error::input(format!("`{}` differs from the other experts of its layer", matrix.name))
-        .expected("one shape and one format for all")
+    Error::new(Class::Gpu, format!("`{}` differs from the other experts of its layer", matrix.name))
+        .expected("one shape, one format and one scale of inputs for all")
         .hint("run with `--device cpu`")
 }
 
@@ -91,7 +97,7 @@ fn stacked(cuda: &Cuda, matrices: &[Matrix], first: &Matrix) -> Result<Stored> {
         let same = laid.weights((), like.scales, like.zeros) == like
             && laid.scales.is_empty() == scales.is_none()
             && laid.zeros.is_empty() == zeros.is_none();
-        if !same {
+        if !same || inputs_of(matrix) != inputs_of(first) {
             return Err(differ(matrix));
         }
         let write =
@@ -100,7 +106,14 @@ fn stacked(cuda: &Cuda, matrices: &[Matrix], first: &Matrix) -> Result<Stored> {
         scales.as_ref().map_or(Ok(()), |to| write(to, &laid.scales))?;
         zeros.as_ref().map_or(Ok(()), |to| write(to, &laid.zeros))?;
     }
-    Ok(Stored(Arc::new(Parts { like, codes, scales, zeros })))
+    Ok(Stored(Arc::new(Parts { like, codes, scales, zeros, inputs: inputs_of(first) })))
+}
+
+fn inputs_of(matrix: &Matrix) -> Option<f32> {
+    match &matrix.format {
+        Format::E4m3(scales) => scales.inputs,
+        _ => None,
+    }
 }
 
 /// AutoAWQ's layout turned into rows by the GPU.
@@ -166,5 +179,5 @@ fn repacked(cuda: &Cuda, matrices: &[Matrix], float: Float) -> Result<Stored> {
         };
         cuda.device.run(&launch.launch())?;
     }
-    Ok(Stored(Arc::new(Parts { like, codes, scales: Some(scales), zeros: Some(zeros) })))
+    Ok(Stored(Arc::new(Parts { like, codes, scales: Some(scales), zeros: Some(zeros), inputs: None })))
 }

@@ -157,3 +157,29 @@ impl<P: Copy> Columns<P> {
         launch("columns", n, args)
     }
 }
+
+/// What FP8 (e4m3) codes times a scale keep.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8Kept<P> {
+    /// `[n]`.
+    pub x: P,
+    /// `[width / part]`, positive.
+    pub scales: P,
+    /// Numbers of a row.
+    pub width: u32,
+    /// Neighbours under one scale, a divisor of `width`.
+    pub part: u32,
+    /// Numbers.
+    pub n: u64,
+    /// `[n]`; may be `x`.
+    pub out: P,
+}
+
+impl<P: Copy> Fp8Kept<P> {
+    /// The launch.
+    pub fn launch(&self) -> Launch<P> {
+        let [width, part] = [self.width, self.part].map(Arg::U32);
+        let args = vec![read(self.x), read(self.scales), width, part, Arg::U64(self.n), write(self.out)];
+        launch("fp8_kept", self.n, args)
+    }
+}

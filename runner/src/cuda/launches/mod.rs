@@ -17,7 +17,7 @@ mod weights;
 
 pub use attention::{Attention, AttentionCombine, KvKind, KvWrite, Rope};
 pub use delta::{Conv, DeltaGates, DeltaRule, DeltaShape, UnitNorm};
-pub use elementwise::{Add, Bias, Clamp, Columns, Gate, Rows, Swiglu};
+pub use elementwise::{Add, Bias, Clamp, Columns, Fp8Kept, Gate, Rows, Swiglu};
 pub use experts::{Combine, Down, GateUp, Grouped, Router, Shared, SortVisits, Tile};
 pub use int4::{Int4Quantize, Int4Rule, SquaredDifference, WeightShares};
 pub use norm::{RmsNorm, RmsNormAdd, RmsNormGated};

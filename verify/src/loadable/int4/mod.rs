@@ -5,8 +5,9 @@ mod stored;
 mod substrings;
 mod values;
 
+use super::cache_scales::Reader;
 use super::skip_list::SkipList;
-use super::{Fault, fused, missing_mtp, skip_list, unfit};
+use super::{Fault, cache_scales, fused, missing_mtp, skip_list, unfit};
 use crate::architecture::{Architecture, Names};
 use crate::checkpoint::{Checkpoint, TensorReader};
 use crate::codec::fp8_config::Method;
@@ -35,6 +36,11 @@ pub(super) fn faults(
                 };
                 faults.extend(fused::half_quantized(&arch, what, is_quantized));
                 let entries = &format.skipped;
+                let reader = match format.layout {
+                    Layout::AwqGemm => Reader::Nobody,
+                    Layout::PackQuantized => Reader::CompressedTensors,
+                };
+                faults.extend(cache_scales::faults(&arch, reader, checkpoint)?);
                 faults.extend(match format.layout {
                     Layout::AwqGemm => substrings::faults(&arch, entries, index),
                     Layout::PackQuantized => {

@@ -6,7 +6,7 @@ use super::is_codes;
 use crate::architecture::{Architecture, Module, Role};
 use crate::checkpoint::TensorIndex;
 use crate::loadable::Fault;
-use crate::loadable::skip_list::others;
+use crate::loadable::skip_list::{experts_block, others};
 
 pub(super) fn faults(arch: &Architecture, entries: &[String], index: &TensorIndex) -> Vec<Fault> {
     let modules = || arch.modules().iter().filter(|m| m.role != Role::Head);
@@ -52,6 +52,5 @@ pub(super) fn faults(arch: &Architecture, entries: &[String], index: &TensorInde
 
 /// The path that vLLM compares: experts are built as one block.
 fn path(m: &Module) -> &str {
-    let block = m.name.find(".experts.").map(|at| &m.name[..at + ".experts".len()]);
-    block.filter(|_| matches!(m.role, Role::Expert(..))).unwrap_or(&m.name)
+    experts_block(m).unwrap_or(&m.name)
 }
