@@ -1,7 +1,7 @@
 //! The whole job on the hybrid model (DeltaNet, gated attention, fused experts).
 
 use crate::args;
-use crate::support::{Dir, fixture, prep, repository};
+use crate::support::{Dir, fixture, prep, repository, tiny_hybrid};
 
 #[test]
 fn hybrid_model_keeps_the_score_of_the_fine_tune() {
@@ -17,15 +17,12 @@ fn hybrid_model_keeps_the_score_of_the_fine_tune() {
 
 #[test]
 fn merged_hybrid_model_scores_in_bf16_and_in_every_fp8_scheme() {
-    let dir = Dir::new();
-    let merged = dir.join("merged");
-    let (base, adapter) = (fixture("models/qwen3_5-moe/base"), fixture("models/qwen3_5-moe/adapter"));
-    prep(args!["merge-lora", "--base", base, "--adapter", adapter, "--out", merged]).succeeds();
+    let (dir, merged) = (Dir::new(), tiny_hybrid());
     let score = |model: &std::path::Path| {
         let result = prep(args!["verify", model, "--parser", "qwen3_coder", "--json"]).succeeds().json();
         result["score"].as_u64().unwrap()
     };
-    let full = score(&merged);
+    let full = score(merged);
     assert!(full >= 66, "{full}");
     for scheme in ["channel", "tensor"] {
         let out = dir.join(scheme);

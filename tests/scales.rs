@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::args;
-use crate::support::{Dir, command, files, fixture, prep, tiny_merged};
+use crate::support::{Dir, command, files, fixture, prep, tiny_hybrid, tiny_merged};
 
 fn score(model: &Path) -> i64 {
     let suite = fixture("models/suite.json");
@@ -18,19 +18,10 @@ fn quantize(model: &Path, out: &Path, more: &[&str]) -> Vec<std::ffi::OsString> 
     all
 }
 
-/// Merged from base and adapter: the hybrid.
-fn hybrid(dir: &Dir) -> std::path::PathBuf {
-    let merged = dir.join("hybrid");
-    let (base, adapter) = (fixture("models/qwen3_5-moe/base"), fixture("models/qwen3_5-moe/adapter"));
-    prep(args!["merge-lora", "--base", base, "--adapter", adapter, "--out", merged]).succeeds();
-    merged
-}
-
 #[test]
 fn both_tiny_models_score_as_in_16_bit_with_every_calibrated_scale() {
     let dir = Dir::new();
-    let hybrid = hybrid(&dir);
-    for (name, model) in [("moe", tiny_merged()), ("hybrid", hybrid.as_path())] {
+    for (name, model) in [("moe", tiny_merged()), ("hybrid", tiny_hybrid())] {
         let whole = score(model);
         for (n, how) in [
             &["--fp8", "--static-activations", "--kv-cache", "fp8"][..],
@@ -61,6 +52,9 @@ fn folder_says_what_it_is_and_how_it_is_served() {
     ] {
         let out = dir.join(name);
         prep(quantize(tiny_merged(), &out, &how)).succeeds();
+        let mut plan = quantize(tiny_merged(), &dir.join("no"), &how);
+        plan.push("--dry-run".into());
+        prep(plan).succeeds().says("cached keys and values");
         let found = prep(args!["inspect", out]).succeeds();
         found.says(says).says("scales for the cache");
         for engine in ["vllm", "sglang"] {

@@ -363,13 +363,13 @@ fn report_tells_scales_widest_ranges_and_starved_experts() {
     assert_eq!(got, sorted);
     for range in layer["ranges"].as_array().unwrap() {
         let of = |key: &str| range[key].as_f64().unwrap();
-        assert!(of("largest") >= of("usual") && of("usual") > 0.0, "{range}");
+        assert!(of("largest") >= of("rms") && of("rms") > 0.0, "{range}");
         assert!((of("largest") / of("scale") / 448.0 - 1.0).abs() < 0.01, "{range}");
         assert!(range["clipped"].is_null() || (0.0..0.2).contains(&of("clipped")), "{range}");
     }
     let widest = d["widest_ranges"].as_array().unwrap();
     assert_eq!(widest.len(), 10);
-    let stretch = |r: &Value| r["largest"].as_f64().unwrap() / r["usual"].as_f64().unwrap();
+    let stretch = |r: &Value| r["largest"].as_f64().unwrap() / r["rms"].as_f64().unwrap();
     assert!(widest.windows(2).all(|w| stretch(&w[0]) >= stretch(&w[1])));
     assert!(
         d["starved_experts"].as_array().unwrap().iter().any(|s| s.as_str().unwrap().contains("expert 7: 0"))

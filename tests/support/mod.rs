@@ -156,6 +156,19 @@ pub fn tiny_merged() -> &'static Path {
     out
 }
 
+/// The tiny hybrid model merged, in bf16, made once.
+pub fn tiny_hybrid() -> &'static Path {
+    static MADE: std::sync::OnceLock<(Dir, PathBuf)> = std::sync::OnceLock::new();
+    let (_, out) = MADE.get_or_init(|| {
+        let dir = Dir::new();
+        let out = dir.join("merged");
+        let (base, adapter) = (fixture("models/qwen3_5-moe/base"), fixture("models/qwen3_5-moe/adapter"));
+        prep(args!["merge-lora", "--base", base, "--adapter", adapter, "--out", out]).succeeds();
+        (dir, out)
+    });
+    out
+}
+
 /// A qwen3 checkpoint of about `bytes`, all weights the same small pattern.
 pub fn big_model(dir: &Dir, bytes: usize) -> PathBuf {
     use verify::Dtype;

@@ -1,13 +1,13 @@
 //! One layer: scales for every pair, then grids and codes for every matrix.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use runner::Cpu;
 use runner::backend::{Backend, Linear, Span};
 use runner::blocks::Mlp;
-use runner::cpu::{Array, Isa, Watch};
+use runner::cpu::{Array, Isa};
 use runner::decoder::Layer;
 use runner::weights::Matrix;
 use serde_json::{Value, json};
@@ -21,7 +21,8 @@ use super::moments::Moments;
 use super::pairs::{self, Judge, Pair, Producer};
 use super::search::{Candidate, Found, Sizes, search};
 use super::storage::Storage;
-use super::weights::{Give, numbers, rounded, shares};
+use super::watch::{Keep, Sums};
+use super::weights::{Give, not_finite, numbers, rounded, shares};
 use super::{Clip, Experts, Rounding};
 use crate::calibration::{Record, Records, SEEN, Visit, Visitor};
 use crate::ranges::{KvCache, cache_specs, groups, scale_of, stored};
@@ -346,7 +347,8 @@ impl<'a> LayerSearch<'a> {
             readers.iter().map(|r| self.weight(&self.module(*r).name)).collect::<Result<_>>()?;
         let shares = shares(&weights, self.format.group);
         if shares.iter().any(|s| !s.is_finite()) {
-            return Err(not_finite(&weights));
+            let overflow = || Error::input("weights are too large to be quantized").found("sums beyond f32");
+            return Err(not_finite(weights.iter().copied()).unwrap_or_else(overflow));
         }
         Ok(Sizes { inputs: pair.fold(&moments.means()), weights: pair.fold(&shares) })
     }
@@ -378,25 +380,17 @@ impl<'a> LayerSearch<'a> {
     }
 
     fn sums(&self, names: Vec<String>) -> Arc<Sums> {
-        let group = self.format.group;
-        Arc::new(Sums {
-            isa: self.isa,
-            group,
-            by: names.into_iter().map(|n| (n, Mutex::default())).collect(),
-            keys: Columns::default(),
-            values: Columns::default(),
-        })
+        Arc::new(Sums::of(names, self.isa, self.format.group))
     }
 
     fn take(&mut self, sums: &Sums, pairs: &[Pair]) {
-        for (name, summed) in &sums.by {
-            let Some(moments) = summed.lock().ok().and_then(|mut m| m.take()) else { continue };
+        for (name, moments) in sums.taken() {
             let moments = Arc::new(moments);
-            let readers = pairs.iter().find(|p| self.module(p.readers[0]).name == *name).map(|p| &p.readers);
+            let readers = pairs.iter().find(|p| self.module(p.readers[0]).name == name).map(|p| &p.readers);
             for reader in readers.into_iter().flatten() {
                 self.moments.insert(self.module(*reader).name.clone(), moments.clone());
             }
-            self.moments.insert(name.clone(), moments);
+            self.moments.insert(name, moments);
         }
     }
 
@@ -500,16 +494,6 @@ impl<'a> LayerSearch<'a> {
     }
 }
 
-/// The first of `weights` that holds a number that is none.
-fn not_finite(weights: &[&Matrix]) -> Error {
-    let place = |m: &Matrix| Some((m.name.clone(), numbers(m).iter().position(|w| !w.is_finite())? / m.cols));
-    let (name, row) = weights.iter().find_map(|m| place(m)).unwrap_or(("a weight".into(), 0));
-    Error::input(format!("{name} cannot be quantized"))
-        .found(format!("NaN or infinity in row {row}"))
-        .expected("finite weights")
-        .hint("fetch the model again, or merge it again from its parts")
-}
-
 fn squared(x: &Array) -> f64 {
     let rows: Vec<f64> = x
         .values()
@@ -527,73 +511,4 @@ fn squared_difference(x: &Array, y: &Array) -> f64 {
         .map(|(x, y)| x.iter().zip(y).map(|(x, y)| f64::from(x - y).powi(2)).sum())
         .collect();
     rows.iter().sum()
-}
-
-/// Keeps the inputs of some modules.
-struct Keep(HashMap<String, Mutex<Option<Array>>>);
-
-impl Keep {
-    fn of(names: Vec<String>) -> Arc<Self> {
-        Arc::new(Keep(names.into_iter().map(|n| (n, Mutex::default())).collect()))
-    }
-
-    fn taken(&self, name: &str) -> Result<Array> {
-        let taken = self.0.get(name).and_then(|kept| kept.lock().ok()?.take());
-        taken.ok_or_else(|| Error::input(format!("module `{}` was not reached", Shown(name))))
-    }
-}
-
-impl Watch for Keep {
-    fn see(&self, matrix: &Matrix, x: &Array) {
-        if let Some(Ok(mut kept)) = self.0.get(&*matrix.name).map(Mutex::lock) {
-            *kept = Some(x.clone());
-        }
-    }
-}
-
-/// Sums up the inputs of some modules.
-struct Sums {
-    isa: Isa,
-    group: usize,
-    by: HashMap<String, Mutex<Option<Moments>>>,
-    keys: Columns,
-    values: Columns,
-}
-
-impl Watch for Sums {
-    fn see(&self, matrix: &Matrix, x: &Array) {
-        if let Some(Ok(mut sums)) = self.by.get(&*matrix.name).map(Mutex::lock) {
-            sums.get_or_insert_with(|| Moments::new(matrix.cols, self.group)).add(self.isa, x);
-        }
-    }
-
-    fn see_cached(&self, k: &Array, v: &Array) {
-        self.keys.add(k);
-        self.values.add(v);
-    }
-}
-
-/// The largest size of each column.
-#[derive(Default)]
-struct Columns(Mutex<Vec<f32>>);
-
-impl Columns {
-    fn add(&self, x: &Array) {
-        let mut largest = self.0.lock().unwrap_or_else(|p| p.into_inner());
-        largest.resize(x.cols(), 0.0);
-        for row in x.each_row() {
-            // As bits, NaN and infinity are larger than all others.
-            largest
-                .iter_mut()
-                .zip(row)
-                .for_each(|(l, x)| *l = f32::from_bits(l.to_bits().max(x.abs().to_bits())));
-        }
-    }
-
-    /// The largest of all columns, each divided by what stands in `by`.
-    fn largest(&self, by: Option<&[f32]>) -> f32 {
-        let columns = self.0.lock().unwrap_or_else(|p| p.into_inner());
-        let divided = columns.iter().enumerate().map(|(c, largest)| largest / by.map_or(1.0, |by| by[c]));
-        divided.fold(0.0, |most: f32, x| if x <= most || most.is_nan() { most } else { x })
-    }
 }

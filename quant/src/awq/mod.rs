@@ -21,6 +21,7 @@ mod pairs;
 mod report;
 mod search;
 mod storage;
+mod watch;
 pub(crate) mod weights;
 mod work;
 

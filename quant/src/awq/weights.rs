@@ -4,6 +4,7 @@ use rayon::prelude::*;
 use runner::cpu::isa::Isa;
 use runner::weights::{Bytes, Format, Matrix};
 use verify::codec::Float;
+use verify::{Error, Shown};
 
 use super::grid::{IntFormat, RoundTrip};
 
@@ -101,4 +102,16 @@ pub fn shares(matrices: &[&Matrix], group: usize) -> Vec<f32> {
         }
     }
     total.into_iter().map(|t| (t / rows.max(1) as f64) as f32).collect()
+}
+
+/// The refusal of the first of `weights` that holds a number that is none.
+pub fn not_finite<'a>(weights: impl IntoIterator<Item = &'a Matrix>) -> Option<Error> {
+    let place = |m: &Matrix| Some((m.name.clone(), numbers(m).iter().position(|w| !w.is_finite())? / m.cols));
+    let (name, row) = weights.into_iter().find_map(place)?;
+    Some(
+        Error::input(format!("`{}` cannot be quantized", Shown(&name)))
+            .found(format!("NaN or infinity in row {row}"))
+            .expected("finite weights")
+            .hint("fetch the model again, or merge it again from its parts"),
+    )
 }

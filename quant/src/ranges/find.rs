@@ -5,7 +5,6 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use runner::backend::Backend;
 use runner::blocks::Mlp;
-use runner::weights::Matrix;
 use serde_json::{Value, json};
 use verify::architecture::Architecture;
 use verify::{Error, Result, Shown};
@@ -14,7 +13,7 @@ use super::groups::{self, Group};
 use super::range::Range;
 use super::seen::Seen;
 use super::{Wanted, cache_specs, input_spec, scale_of, stored};
-use crate::awq::weights::numbers;
+use crate::awq::weights::not_finite;
 use crate::calibration::{Experts, Record, Records, SEEN, Visit, Visitor};
 use crate::select::Fate;
 
@@ -114,7 +113,7 @@ fn line(name: &str, range: &Range, scale: f32) -> Value {
         "of": name,
         "scale": scale,
         "largest": range.largest(),
-        "usual": range.usual(),
+        "rms": range.rms(),
         "clipped": range.clipped(),
     })
 }
@@ -126,16 +125,11 @@ fn check(visit: &mut Visit, groups: &[Group], seen: &Seen) -> Result<()> {
     let Some((what, _)) = inputs.chain(cached).find(|(_, range)| range.largest().is_none()) else {
         return Ok(());
     };
-    let bad = |m: &Matrix| Some(numbers(m).iter().position(|w| !w.is_finite())? / m.cols);
-    let mut weights = visit.layer.linears_mut().into_iter().map(|l| &l.weight);
-    Err(match weights.find_map(|w| Some((w.name.clone(), bad(w)?))) {
-        Some((name, row)) => Error::input(format!("`{}` cannot be quantized", Shown(&name)))
-            .found(format!("NaN or infinity in row {row}"))
-            .expected("finite weights")
-            .hint("fetch the model again, or merge it again from its parts"),
-        None => Error::input(format!("layer {} cannot be calibrated", visit.number))
+    let weights = visit.layer.linears_mut().into_iter().map(|l| &l.weight);
+    Err(not_finite(weights).unwrap_or_else(|| {
+        Error::input(format!("layer {} cannot be calibrated", visit.number))
             .found(format!("NaN or infinity in {} on the calibration data", Shown(what)))
             .expected("finite numbers")
-            .hint("the model cannot run these data: try `prep generate` with the source"),
-    })
+            .hint("the model cannot run these data: try `prep generate` with the source")
+    }))
 }

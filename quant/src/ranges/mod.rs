@@ -19,6 +19,7 @@ use verify::architecture::{Architecture, Layer};
 use verify::checkpoint::{Config, TensorSpec};
 use verify::codec::Float;
 use verify::codec::fp8::{self, ScaleValues};
+pub use verify::codec::fp8_config::Activations;
 use verify::rewrite::{Decision, Preparation};
 use verify::{Error, Result};
 
@@ -27,16 +28,6 @@ use crate::calibration::data::Samples;
 use crate::calibration::{Experts, Records, Task, walk};
 use crate::report::starved_experts;
 use crate::select::Fate;
-
-/// Who finds the scales of what goes into matrices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Activations {
-    /// The server, for each token as it goes.
-    #[default]
-    Dynamic,
-    /// Calibration, one scale for each matrix.
-    Static,
-}
 
 /// How keys and values are cached while serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -180,7 +171,7 @@ impl Calibration {
         let mut ranges: Vec<&Value> =
             layers.iter().filter_map(|l| l["ranges"].as_array()).flatten().collect();
         let count = ranges.len();
-        // Outliers: what is far larger than usual leaves the usual few steps.
+        // Outliers: what is far larger than the rest leaves it few steps.
         ranges.sort_by(|a, b| stretch(b).total_cmp(&stretch(a)));
         ranges.truncate(10);
         summary["scales"] = json!(count);
@@ -192,8 +183,8 @@ impl Calibration {
     }
 }
 
-/// How many times the usual size the largest is.
+/// How many times the root mean square the largest is.
 fn stretch(range: &Value) -> f64 {
     let of = |key: &str| range[key].as_f64().unwrap_or(0.0);
-    if of("usual") > 0.0 { of("largest") / of("usual") } else { 0.0 }
+    if of("rms") > 0.0 { of("largest") / of("rms") } else { 0.0 }
 }

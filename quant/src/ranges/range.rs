@@ -1,4 +1,4 @@
-//! How large numbers get, how large they usually are, and whether more data would hold larger ones.
+//! How large numbers get, their root mean square, and whether more data would hold larger ones.
 
 use rayon::prelude::*;
 use runner::cpu::Array;
@@ -56,7 +56,7 @@ impl Range {
     }
 
     /// Root of the mean square.
-    pub fn usual(&self) -> f64 {
+    pub fn rms(&self) -> f64 {
         (self.squares / self.count.max(1) as f64).sqrt()
     }
 
@@ -93,13 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn largest_and_usual_size_are_those_of_all_numbers() {
+    fn largest_and_root_mean_square_are_those_of_all_numbers() {
         let mut range = Range::default();
         range.add(&row(&[3.0, -4.0]));
         let mut other = Range::default();
         other.add(&row(&[0.0, -5.0]));
         range.absorb(&other);
-        assert_eq!((range.largest(), range.usual()), (Some(5.0), 12.5f64.sqrt()));
+        assert_eq!((range.largest(), range.rms()), (Some(5.0), 12.5f64.sqrt()));
         assert_eq!(range.clipped(), None);
     }
 

@@ -145,7 +145,7 @@ fn scales(c: &Calibration) -> String {
             escape(&s.of),
             number(s.scale),
             number(s.largest),
-            figure(s.usual)
+            figure(s.rms)
         )
     };
     let rows: String = c.ranges.iter().map(row).collect();
@@ -206,7 +206,7 @@ mod tests {
                 of: "model.layers.1.self_attn.k_scale".into(),
                 scale: 0.025,
                 largest: 11.2,
-                usual: Some(0.9),
+                rms: Some(0.9),
                 clipped: Some(0.00015),
             }],
             experts: vec![ExpertTokens { layer: 1, tokens: vec![40, 3, 900, 15] }],

@@ -69,7 +69,7 @@ pub struct ScaleFound {
     /// The largest size on the calibration data.
     pub largest: f64,
     /// Root of the mean square, where that was looked at.
-    pub usual: Option<f64>,
+    pub rms: Option<f64>,
     /// The share of the second half of the data that is larger than all of the first.
     pub clipped: Option<f64>,
 }

@@ -21,9 +21,10 @@ pub struct Fp8Config {
 }
 
 /// Who scales what goes into a matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activations {
     /// The server, as it goes.
+    #[default]
     Dynamic,
     /// The checkpoint: one `input_scale` for each matrix.
     Static,
