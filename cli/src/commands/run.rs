@@ -14,6 +14,7 @@ use super::inputs::{Inputs, Local};
 use super::rewrite::{Job, print_plan, say};
 use super::{quantize, verify as verification};
 use crate::args::{Global, Parts, Run, Scheme};
+use crate::machine::or_on_cpu;
 use crate::output::Output;
 use crate::recipe::{Format, Quantize, Recipe, Verify};
 
@@ -30,19 +31,23 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
         output.result(0, serde_json::json!({"plan": null}));
         return Ok(0);
     };
-    let stages = Stages::of(&recipe, &base.dir, &adapters, (args.dry_run, args.on.wish()))?;
     let suite = recipe.verify.as_ref().and_then(|v| v.suite.clone());
     let calibration = recipe.quantize.as_ref().and_then(|q| q.calibration.clone());
     let single =
         [recipe.template.from.clone(), suite, calibration, Some(args.recipe.clone())].into_iter().flatten();
-    let inputs: Vec<PathBuf> = adapters.into_iter().map(|(dir, _)| dir).chain(single).collect();
-    let job = Job { base: &base.dir, stages: stages.list(), inputs, out: &out, parts: Parts::default() };
-    let plan = job.plan()?;
-    if args.dry_run {
-        print_plan(&plan, &out, global, output);
-        return Ok(0);
-    }
-    let mut done = job.run(&plan, global)?;
+    let inputs: Vec<PathBuf> = adapters.iter().map(|(dir, _)| dir.clone()).chain(single).collect();
+    let done = or_on_cpu(args.on.wish(), output, |wish| {
+        let stages = Stages::of(&recipe, &base.dir, &adapters, (args.dry_run, wish))?;
+        let (stages, inputs) = (stages.list(), inputs.clone());
+        let job = Job { base: &base.dir, stages, inputs, out: &out, parts: Parts::default() };
+        let plan = job.plan()?;
+        if args.dry_run {
+            print_plan(&plan, &out, global, output);
+            return Ok(None);
+        }
+        job.run(&plan, global).map(Some)
+    })?;
+    let Some(mut done) = done else { return Ok(0) };
     if base.pinned.is_some() && !done.already {
         base.name_in(&mut done.report);
         done.report.write(&out)?;
@@ -131,6 +136,7 @@ fn quantize_of(
                 group: q.group_size.unwrap_or(plain.group),
                 symmetric: q.symmetric.unwrap_or(plain.symmetric),
                 ignore: quantize::patterns(&q.ignore)?,
+                engine: quantize::engine(wish, dry_run)?,
                 ..plain
             };
             Ok(Box::new(awq))

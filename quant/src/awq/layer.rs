@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use runner::Cpu;
 use runner::backend::{Backend, Linear, Span};
 use runner::blocks::Mlp;
-use runner::cpu::{Array, Isa, Watch};
+use runner::cpu::{Array, Watch};
 use runner::decoder::Layer;
 use runner::weights::Matrix;
 use serde_json::{Value, json};
@@ -15,13 +15,14 @@ use verify::architecture::{Architecture, Layer as Place, Module, Part, Role};
 use verify::checkpoint::{Config, TensorReader, TensorSpec};
 use verify::{Error, Result, Shown};
 
+use super::engine::{Engine, ToStore};
 use super::fold;
-use super::grid::{Codes, Grid, IntFormat};
+use super::grid::IntFormat;
 use super::moments::Moments;
 use super::pairs::{self, Judge, Pair, Producer};
 use super::search::{Candidate, Found, Sizes, search};
 use super::storage::Storage;
-use super::weights::{Give, numbers, rounded, shares};
+use super::weights::{numbers, shares};
 use super::{Clip, Experts, Rounding};
 use crate::calibration::{Record, Records, Visit, Visitor};
 use crate::select::Fate;
@@ -49,6 +50,8 @@ pub struct Smoother<'a> {
     pub rounding: Rounding,
     /// Which tokens an expert sees.
     pub experts: Experts,
+    /// Who computes.
+    pub engine: &'a Engine,
 }
 
 impl Visitor for Smoother<'_> {
@@ -71,7 +74,6 @@ impl Visitor for Smoother<'_> {
 /// What is found in the course of one layer.
 struct LayerSearch<'a> {
     of: &'a Smoother<'a>,
-    isa: Isa,
     cpu: Cpu,
     format: IntFormat,
     /// The layer's matrices by module.
@@ -96,7 +98,6 @@ impl<'a> LayerSearch<'a> {
         let weights = all.map(|l| (l.weight.name.clone(), l.weight.clone())).collect();
         LayerSearch {
             of,
-            isa: visit.cpu.isa(),
             cpu: visit.cpu.clone(),
             format: of.storage.format,
             weights,
@@ -139,7 +140,7 @@ impl<'a> LayerSearch<'a> {
             |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
         let sums = self.sums(self.names(visit.number, &|m| roles(m) && !follower(m)));
         visit.mix(Some(sums.clone()))?;
-        self.take(&sums, pairs);
+        self.take(&sums, pairs)?;
         for pair in judged(Judge::Mixer) {
             let found = self.by_block(visit, pair, &reference, |v| v.mixed(&x, &spans, None))?;
             self.settle(visit.input, pair, found)?;
@@ -199,7 +200,8 @@ impl<'a> LayerSearch<'a> {
         let mut moments = Moments::new(visit.hidden.cols(), self.format.group);
         for batch in visit.batches() {
             let h = visit.hidden.read(visit.rows(&batch))?;
-            moments.add(self.isa, &self.cpu.norm(&h, &visit.layer.norm_post)?);
+            let x = self.cpu.norm(&h, &visit.layer.norm_post)?;
+            self.of.engine.add(&self.cpu, &mut moments, &x)?;
         }
         let moments = Arc::new(moments);
         for reader in &pair.readers {
@@ -249,7 +251,7 @@ impl<'a> LayerSearch<'a> {
                 for from in (0..x.rows()).step_by(PROBE) {
                     let rows: Vec<usize> = (from..x.rows().min(from + PROBE)).collect();
                     let inner = mlp.inner(&self.cpu, &self.cpu.rows(x, &rows)?)?;
-                    moments.add(self.isa, &inner);
+                    self.of.engine.add(&self.cpu, &mut moments, &inner)?;
                     for (row, values) in rows.iter().zip(inner.each_row()) {
                         if row % every == 0 {
                             judged.extend_from_slice(values);
@@ -287,11 +289,11 @@ impl<'a> LayerSearch<'a> {
             visit.progress.check()?;
             let columns = pair.columns(s);
             self.replace(&mut visit.layer, &readers, |m| {
-                rounded(self.isa, m, &columns, self.format, Give::Weights)
+                self.of.engine.rounded(&self.cpu, m, &columns, self.format)
             })?;
             Ok(squared_difference(&output(visit)?, reference) / power)
         });
-        self.replace(&mut visit.layer, &readers, Matrix::clone)?;
+        self.replace(&mut visit.layer, &readers, |m| Ok(m.clone()))?;
         result
     }
 
@@ -303,15 +305,7 @@ impl<'a> LayerSearch<'a> {
         }
         let reader = self.weight(&self.module(pair.readers[0]).name)?;
         let sizes = self.sizes(pair, &pair.readers, moments)?;
-        let product = |weight: Matrix| -> Result<f64> {
-            let [y] = self.cpu.linear(x, [&Linear { weight, bias: None }])?;
-            Ok(squared(&y))
-        };
-        let power = product(reader.clone())?;
-        search(&sizes, |s| {
-            let error = rounded(self.isa, reader, &pair.columns(s), self.format, Give::Error);
-            Ok(product(error)? / power.max(f64::MIN_POSITIVE))
-        })
+        self.of.engine.search(&self.cpu, (reader, x), &sizes, self.format, |s| pair.columns(s))
     }
 
     fn sizes(&self, pair: &Pair, readers: &[usize], moments: &Moments) -> Result<Sizes> {
@@ -329,14 +323,14 @@ impl<'a> LayerSearch<'a> {
         &self,
         layer: &mut Layer<Cpu>,
         modules: &[usize],
-        with: impl Fn(&Matrix) -> Matrix,
+        with: impl Fn(&Matrix) -> Result<Matrix>,
     ) -> Result<()> {
         let mut linears: HashMap<Arc<str>, &mut Linear<Cpu>> =
             layer.linears_mut().into_iter().map(|l| (l.weight.name.clone(), l)).collect();
         for m in modules {
             let original = self.weight(&self.module(*m).name)?;
             if let Some(linear) = linears.get_mut(&original.name) {
-                linear.weight = with(original);
+                linear.weight = with(original)?;
             }
         }
         Ok(())
@@ -353,22 +347,24 @@ impl<'a> LayerSearch<'a> {
     fn sums(&self, names: Vec<String>) -> Arc<Sums> {
         let group = self.format.group;
         Arc::new(Sums {
-            isa: self.isa,
+            cpu: self.cpu.clone(),
+            engine: self.of.engine.clone(),
             group,
             by: names.into_iter().map(|n| (n, Mutex::default())).collect(),
         })
     }
 
-    fn take(&mut self, sums: &Sums, pairs: &[Pair]) {
+    fn take(&mut self, sums: &Sums, pairs: &[Pair]) -> Result<()> {
         for (name, summed) in &sums.by {
             let Some(moments) = summed.lock().ok().and_then(|mut m| m.take()) else { continue };
-            let moments = Arc::new(moments);
+            let moments = Arc::new(moments?);
             let readers = pairs.iter().find(|p| self.module(p.readers[0]).name == *name).map(|p| &p.readers);
             for reader in readers.into_iter().flatten() {
                 self.moments.insert(self.module(*reader).name.clone(), moments.clone());
             }
             self.moments.insert(name.clone(), moments);
         }
+        Ok(())
     }
 
     fn moments_of(&self, module: usize) -> Result<Arc<Moments>> {
@@ -438,21 +434,17 @@ impl<'a> LayerSearch<'a> {
         let columns = columns.unwrap_or(&ones);
         let mut values = numbers(m);
         fold::scale(&mut values, m.cols, columns, rows.map(Vec::as_slice));
-        let known = self.moments.get(&module.name).filter(|m| m.tokens() > 0);
+        let known = self.moments.get(&module.name).map(Arc::as_ref).filter(|m| m.tokens() > 0);
         // Narrower ranges of query and key would bend the softmax (AutoAWQ leaves them out as well).
         let query_or_key = matches!(module.role, Role::Attention(Part::Q | Part::K));
-        let grids: Vec<Grid> = match known.filter(|_| self.of.clip == Clip::Search && !query_or_key) {
-            Some(moments) => super::clip::grids(&self.cpu, &values, columns, moments, self.format)?,
-            None => values.chunks_exact(m.cols).flat_map(|row| self.format.grids(self.isa, row)).collect(),
+        let job = ToStore {
+            values: &values,
+            s: columns,
+            format: self.format,
+            clip: known.filter(|_| self.of.clip == Clip::Search && !query_or_key),
+            descent: known.filter(|_| self.of.rounding == Rounding::Descent),
         };
-        let mut codes = vec![0u8; values.len()];
-        let rows = values.chunks_exact(m.cols).zip(codes.chunks_exact_mut(m.cols));
-        for ((row, to), grids) in rows.zip(grids.chunks_exact(m.cols / self.format.group)) {
-            self.isa.run(Codes { row, grids, format: self.format, to });
-        }
-        if let Some(moments) = known.filter(|_| self.of.rounding == Rounding::Descent) {
-            super::descent::descend(&self.cpu, &values, columns, moments, (&grids, self.format), &mut codes)?;
-        }
+        let (codes, grids) = self.of.engine.codes(&self.cpu, &job)?;
         self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)
     }
 
@@ -497,7 +489,8 @@ fn spread(visit: &Visit, most: usize) -> Result<Array> {
     Ok(Array::new(values.len() / visit.hidden.cols(), visit.hidden.cols(), values))
 }
 
-fn squared(x: &Array) -> f64 {
+/// Sum of all squares, row by row.
+pub fn squared(x: &Array) -> f64 {
     let rows: Vec<f64> = x
         .values()
         .par_chunks(x.cols().max(1))
@@ -540,15 +533,22 @@ impl Watch for Keep {
 
 /// Sums up the inputs of some modules.
 struct Sums {
-    isa: Isa,
+    cpu: Cpu,
+    engine: Engine,
     group: usize,
-    by: HashMap<String, Mutex<Option<Moments>>>,
+    /// The first failure instead, once there is one.
+    by: HashMap<String, Mutex<Option<Result<Moments>>>>,
 }
 
 impl Watch for Sums {
     fn see(&self, matrix: &Matrix, x: &Array) {
         if let Some(Ok(mut sums)) = self.by.get(&*matrix.name).map(Mutex::lock) {
-            sums.get_or_insert_with(|| Moments::new(matrix.cols, self.group)).add(self.isa, x);
+            let summed = sums.get_or_insert_with(|| Ok(Moments::new(matrix.cols, self.group)));
+            if let Ok(moments) = summed
+                && let Err(e) = self.engine.add(&self.cpu, moments, x)
+            {
+                *summed = Err(e);
+            }
         }
     }
 }

@@ -11,6 +11,7 @@
 mod clip;
 mod config;
 mod descent;
+mod engine;
 #[cfg(test)]
 mod exactness;
 mod fold;
@@ -34,6 +35,7 @@ use verify::error::{Error, Result};
 use verify::names::Shown;
 use verify::rewrite::{ModelView, Rewrite, Stage, StageBuilder};
 
+pub use self::engine::Engine;
 pub use self::grid::IntFormat;
 pub use self::storage::Storage;
 use self::work::{AwqWork, Piece};
@@ -94,6 +96,8 @@ pub struct Awq {
     pub ignore: Vec<Pattern>,
     /// What to calibrate on.
     pub samples: Samples,
+    /// Who does the heavy sums.
+    pub engine: Engine,
 }
 
 impl Awq {
@@ -109,6 +113,7 @@ impl Awq {
             experts: Experts::default(),
             ignore: Vec::new(),
             samples,
+            engine: Engine::default(),
         }
     }
 

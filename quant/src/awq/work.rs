@@ -164,6 +164,7 @@ impl Work for AwqWork {
             clip: self.awq.clip,
             rounding: self.awq.rounding,
             experts: self.awq.experts,
+            engine: &self.awq.engine,
         };
         let records = walk(&task, &mut smoother)?;
         // A second preparation of the same plan finds the same records.
