@@ -43,12 +43,11 @@ PREP_FN Range of_warp(Range r) {
     return all;
 }
 
-// What stands for w when its columns are scaled, rounded and scaled back:
-//   t = back(w * s) * (1 / s);   weights: bf16(t), errors: t - w                       quant::awq::weights::rounded
-// n groups in all; either output may be null.
+// How far off w is when its columns are scaled, rounded and scaled back:
+//   errors = back(w * s) * (1 / s) - w                                                 quant::awq::weights::rounded
+// n groups in all.
 template <class T>
-PREP_FN void grid_round(const typename T::Type *w, const float *s, u32 cols, u64 n, const Format &f, u16 *weights,
-                        float *errors) {
+PREP_FN void grid_round(const typename T::Type *w, const float *s, u32 cols, u64 n, const Format &f, float *errors) {
     u64 number = u64(blockIdx.x) * 8 + threadIdx.y;
     if (number >= n) {
         return;
@@ -64,13 +63,7 @@ PREP_FN void grid_round(const typename T::Type *w, const float *s, u32 cols, u64
     Grid g = grid_of(range.low, range.high, f);
     for (u32 i = lane; i < f.group; i += 32) {
         float v = T::read(w + i);
-        float t = back_of(v * s[i], g, f.largest) * (1.0f / s[i]);
-        if (weights != nullptr) {
-            weights[number * f.group + i] = to_bf16(t);
-        }
-        if (errors != nullptr) {
-            errors[number * f.group + i] = t - v;
-        }
+        errors[number * f.group + i] = back_of(v * s[i], g, f.largest) * (1.0f / s[i]) - v;
     }
 }
 
@@ -139,8 +132,8 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 
 #define GRID(T, name)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256, 2)                                                               \
-        grid_round_##name(const T::Type *w, const float *s, u32 cols, u64 n, Format f, u16 *weights, float *errors) {  \
-        grid_round<T>(w, s, cols, n, f, weights, errors);                                                              \
+        grid_round_##name(const T::Type *w, const float *s, u32 cols, u64 n, Format f, float *errors) {                \
+        grid_round<T>(w, s, cols, n, f, errors);                                                                       \
     }
 GRID(PlainF32, f32)
 GRID(PlainF16, f16)

@@ -1,8 +1,9 @@
 //! Who does the heavy sums of AWQ.
 //!
-//! On a GPU: moments of inputs, the search for the scales of a single reader, rounded weights of the other searches, and
-//! grids and codes. The calibration walk itself (hidden states, and the outputs of whole blocks that scales are judged
-//! by) stays on the processor: its sums are in the processor's order throughout, and nothing may differ.
+//! On a GPU: moments of inputs, the search for the scales of a single reader, grids and codes; and, from a size on,
+//! the linear layers of everything else. The calibration walk itself stays on the processor: hidden states lie there, and
+//! norms, attention and routing are computed there, as are the rounded weights of searches by the output of a block.
+//! Every sum has the processor's order, so that nothing differs.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use runner::Cpu;
 use runner::backend::{Backend, Linear};
 use runner::cpu::Array;
 use runner::cuda::awq::{self, AwqEngine, CodesJob, Downhill, GridFormat, Narrow};
-use runner::weights::{Bytes, Format, Matrix};
+use runner::weights::Matrix;
 use verify::Result;
 
 use super::grid::{Codes, Grid, IntFormat};
@@ -44,6 +45,14 @@ pub struct ToStore<'a> {
 }
 
 impl Engine {
+    /// The processor of the walk, which has its products computed here.
+    pub fn cpu(&self) -> Cpu {
+        match self {
+            Engine::Cpu => Cpu::default(),
+            Engine::Cuda(gpu) => Cpu::default().with_products(gpu.clone()),
+        }
+    }
+
     /// Adds the rows of `x` to `moments`.
     ///
     /// # Errors
@@ -63,20 +72,6 @@ impl Engine {
                 moments.add(cpu.isa(), x);
                 Ok(())
             }
-        }
-    }
-
-    /// What stands for `m` in a search by the output of a block: see [`rounded`].
-    ///
-    /// # Errors
-    /// As [`Self::add`].
-    pub fn rounded(&self, cpu: &Cpu, m: &Matrix, s: &[f32], format: IntFormat) -> Result<Matrix> {
-        match (self, float_of(m)) {
-            (Engine::Cuda(gpu), Some(float)) => {
-                let bytes = Bytes::owned(gpu.rounded(m, float, s, of_gpu(format))?);
-                Ok(Matrix { bytes, format: Format::Bf16, ..m.clone() })
-            }
-            _ => Ok(rounded(cpu.isa(), m, s, format, Give::Weights)),
         }
     }
 

@@ -22,7 +22,7 @@ use super::moments::Moments;
 use super::pairs::{self, Judge, Pair, Producer};
 use super::search::{Candidate, Found, Sizes, search};
 use super::storage::Storage;
-use super::weights::{numbers, shares};
+use super::weights::{Give, numbers, rounded, shares};
 use super::{Clip, Experts, Rounding};
 use crate::calibration::{Record, Records, Visit, Visitor};
 use crate::select::Fate;
@@ -289,7 +289,7 @@ impl<'a> LayerSearch<'a> {
             visit.progress.check()?;
             let columns = pair.columns(s);
             self.replace(&mut visit.layer, &readers, |m| {
-                self.of.engine.rounded(&self.cpu, m, &columns, self.format)
+                Ok(rounded(self.cpu.isa(), m, &columns, self.format, Give::Weights))
             })?;
             Ok(squared_difference(&output(visit)?, reference) / power)
         });

@@ -153,6 +153,7 @@ impl Work for AwqWork {
             config: &self.config,
             samples: &self.awq.samples.sequences,
             folder: with.folder,
+            cpu: self.awq.engine.cpu(),
             threads: with.threads,
             progress: with.progress,
         };

@@ -17,6 +17,7 @@ pub(crate) use product::rows_of;
 
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use verify::Result;
 
 use crate::backend::{Backend, DeltaInputs, DeltaRule, Heads, Linear, Norm, Routing, Span, SwiGlu};
@@ -28,6 +29,16 @@ use product::{Job, products};
 pub struct Cpu {
     isa: Isa,
     watch: Option<Arc<dyn Watch>>,
+    elsewhere: Option<Arc<dyn Products>>,
+}
+
+/// Computes products elsewhere, with the bits that this processor gives.
+pub trait Products: Send + Sync {
+    /// `x W^T` `[tokens, out]`; `None` where the processor is as fast, or no other can.
+    ///
+    /// # Errors
+    /// The machine's.
+    fn product(&self, x: &Array, w: &Matrix) -> Result<Option<Array>>;
 }
 
 /// Sees what goes into every matrix, for calibration.
@@ -45,12 +56,17 @@ pub trait Watch: Send + Sync {
 impl Cpu {
     /// On one instruction set; all of them give the same bits.
     pub fn new(isa: Isa) -> Self {
-        Cpu { isa, watch: None }
+        Cpu { isa, watch: None, elsewhere: None }
     }
 
     /// Shows `watch` the inputs of every matrix from now on.
     pub fn watched(self, watch: Arc<dyn Watch>) -> Self {
         Cpu { watch: Some(watch), ..self }
+    }
+
+    /// Has products computed by `elsewhere` where it can.
+    pub fn with_products(self, elsewhere: Arc<dyn Products>) -> Self {
+        Cpu { elsewhere: Some(elsewhere), ..self }
     }
 
     /// The instruction set.
@@ -63,11 +79,16 @@ impl Cpu {
         experts::visits(self.isa, router, routing)
     }
 
-    fn products(&self, jobs: &[Job]) -> Vec<Array> {
+    fn products(&self, jobs: &[Job]) -> Result<Vec<Array>> {
         if let Some(watch) = &self.watch {
             jobs.iter().for_each(|job| watch.see(job.w, job.x));
         }
-        products(self.isa, jobs)
+        let Some(elsewhere) = &self.elsewhere else { return Ok(products(self.isa, jobs)) };
+        let made: Vec<Option<Array>> =
+            jobs.par_iter().map(|job| elsewhere.product(job.x, job.w)).collect::<Result<_>>()?;
+        let left: Vec<Job> = jobs.iter().zip(&made).filter(|(_, m)| m.is_none()).map(|(j, _)| *j).collect();
+        let mut left = products(self.isa, &left).into_iter();
+        Ok(made.into_iter().filter_map(|made| made.or_else(|| left.next())).collect())
     }
 }
 
@@ -139,7 +160,7 @@ impl Backend for Cpu {
 
     fn linear<const N: usize>(&self, x: &Array, layers: [&Linear<Self>; N]) -> Result<[Array; N]> {
         let jobs: Vec<Job> = layers.iter().map(|l| Job { x, w: &l.weight }).collect();
-        let mut results = self.products(&jobs).into_iter();
+        let mut results = self.products(&jobs)?.into_iter();
         Ok(layers.map(|layer| {
             let mut y = results.next().unwrap_or_default();
             if let Some(bias) = &layer.bias {
@@ -208,6 +229,6 @@ impl Backend for Cpu {
         routing: Routing,
         experts: &Vec<SwiGlu<Self>>,
     ) -> Result<Array> {
-        Ok(experts::mix(self, x, router, routing, experts))
+        experts::mix(self, x, router, routing, experts)
     }
 }

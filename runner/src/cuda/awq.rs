@@ -4,10 +4,10 @@
 //! moments one block at a time, so that a lane holds no more than a matrix that is judged, or about 250 MiB.
 
 use std::ops::Deref;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use verify::Result;
 use verify::codec::Float;
+use verify::{Class, Result};
 
 use super::device::Device;
 use super::launches::{
@@ -15,11 +15,14 @@ use super::launches::{
     LanesProduct, ScaleKind,
 };
 use super::pool::Buffer;
-use crate::cpu::Array;
-use crate::weights::Matrix;
+use crate::cpu::{Array, Products};
+use crate::weights::{Format, Matrix};
 
 /// Weights whose codes are looked for at once.
 const STRETCH: usize = 1 << 24;
+
+/// Tokens, and multiplications in all, from which on a product is worth the way of its weights to the GPU.
+const WORTH: [usize; 2] = [128, 1 << 20];
 
 /// Computes on a GPU. Threads may share it.
 #[derive(Debug)]
@@ -154,28 +157,6 @@ impl AwqEngine {
         Ok(())
     }
 
-    /// `Q(W s) / s` in bf16, `[rows, cols]`.
-    ///
-    /// # Errors
-    /// See [`Self::open`].
-    pub fn rounded(&self, w: &Matrix, float: Float, s: &[f32], format: GridFormat) -> Result<Vec<u8>> {
-        let lane = self.lane()?;
-        let (from, s) = (lane.bring(w.bytes.as_slice())?, lane.bring_floats(s)?);
-        let mut bytes = vec![0; w.rows * w.cols * 2];
-        let weights = lane.take(bytes.len())?;
-        let launch = GridRound {
-            float,
-            w: from.at(0),
-            s: s.at(0),
-            groups: format.groups(w.rows, w.cols),
-            weights: Some(weights.at(0)),
-            errors: None,
-        };
-        lane.run(&launch.launch())?;
-        weights.read(0, &mut bytes)?;
-        Ok(bytes)
-    }
-
     /// Takes a matrix to be judged on `x`, at least one token.
     ///
     /// # Errors
@@ -241,12 +222,38 @@ impl AwqEngine {
     }
 
     fn lane(&self) -> Result<Lane<'_>> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle().pop();
         let device = match idle {
             Some(device) => device,
             None => Device::open(self.ordinal)?,
         };
         Ok(Lane { device: Some(device), home: self })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Device>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Products for AwqEngine {
+    fn product(&self, x: &Array, w: &Matrix) -> Result<Option<Array>> {
+        let float = match w.format {
+            Format::F32 => Float::F32,
+            Format::F16 => Float::F16,
+            Format::Bf16 => Float::BF16,
+            _ => return Ok(None),
+        };
+        if x.rows() < WORTH[0] || x.rows() * w.rows * w.cols < WORTH[1] {
+            return Ok(None);
+        }
+        let lane = self.lane()?;
+        let (from, weights) = (lane.bring_floats(x.values())?, lane.bring(w.bytes.as_slice())?);
+        let mut y = Array::zeros(x.rows(), w.rows);
+        let to = lane.take(x.rows() * w.rows * 4)?;
+        let w = (weights.at(0), float, [w.rows as u32, w.cols as u32]);
+        lane.run(&LanesProduct::plain((from.at(0), x.rows() as u32), w, to.at(0)).launch())?;
+        read_floats(&to, y.values_mut())?;
+        Ok(Some(y))
     }
 }
 
@@ -287,8 +294,7 @@ impl Judge<'_> {
             w: self.w.at(0),
             s: self.s.at(0),
             groups: self.groups,
-            weights: None,
-            errors: Some(self.errors.at(0)),
+            errors: self.errors.at(0),
         };
         self.lane.run(&launch.launch())?;
         self.squares(&self.errors, Float::F32)
@@ -296,21 +302,9 @@ impl Judge<'_> {
 
     fn squares(&self, w: &Buffer, float: Float) -> Result<f64> {
         let (tokens, Groups { rows, cols, .. }) = (self.tokens as u32, self.groups);
-        let product = LanesProduct {
-            float,
-            x: self.x.at(0),
-            w: w.at(0),
-            y: self.y.at(0),
-            tokens,
-            rows,
-            cols,
-            x_stride: cols.into(),
-            w_stride: cols.into(),
-            y_strides: [1, tokens.into()],
-            pieces: 1,
-            steps: [0; 3],
-        };
-        self.lane.run(&product.launch())?;
+        let plain = LanesProduct::plain((self.x.at(0), tokens), (w.at(0), float, [rows, cols]), self.y.at(0));
+        // Turned, so that neighbouring threads add up neighbouring numbers.
+        self.lane.run(&LanesProduct { y_strides: [1, tokens.into()], ..plain }.launch())?;
         let squares = ColumnSquares { y: self.y.at(0), rows, cols: tokens, sums: self.sums.at(0) };
         self.lane.run(&squares.launch())?;
         let mut bytes = vec![0; self.tokens * 8];
@@ -415,21 +409,8 @@ impl Stretch<'_> {
                 off: self.off.at(0),
             };
             self.lane.run(&off.launch())?;
-            let product = LanesProduct {
-                float: Float::F32,
-                x: self.off.at(0),
-                w: gram.at(0),
-                y: self.through.at(0),
-                tokens: self.groups.rows,
-                rows: width,
-                cols: width,
-                x_stride: width.into(),
-                w_stride: width.into(),
-                y_strides: [width.into(), 1],
-                pieces: 1,
-                steps: [0; 3],
-            };
-            self.lane.run(&product.launch())?;
+            let (x, w) = ((self.off.at(0), self.groups.rows), (gram.at(0), Float::F32, [width; 2]));
+            self.lane.run(&LanesProduct::plain(x, w, self.through.at(0)).launch())?;
             let descent = Descent {
                 gram: gram.at(0),
                 s: self.s.at(0),
@@ -447,6 +428,17 @@ impl Stretch<'_> {
 }
 
 impl Lane<'_> {
+    /// Memory for a job; what other lanes keep for their next one is given back where there is no other.
+    fn take(&self, bytes: usize) -> Result<Buffer> {
+        match Device::take(self, bytes) {
+            Err(e) if e.class() == Class::GpuMemory => {
+                self.home.idle().iter().for_each(Device::trim);
+                Device::take(self, bytes)
+            }
+            taken => taken,
+        }
+    }
+
     fn bring(&self, bytes: &[u8]) -> Result<Buffer> {
         let buffer = self.take(bytes.len())?;
         buffer.write(0, bytes)?;
@@ -472,7 +464,7 @@ impl Deref for Lane<'_> {
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
         if let Some(device) = self.device.take() {
-            self.home.idle.lock().unwrap_or_else(PoisonError::into_inner).push(device);
+            self.home.idle().push(device);
         }
     }
 }

@@ -202,16 +202,8 @@ fn weights_are_rounded_to_grids_and_back() {
             let bytes = float.to_bytes(&weights(&g));
             let w = float.to_f32(&bytes);
             let (w_at, s_at) = (m.bytes(&bytes), m.floats(&s));
-            let (rounded, errors) = (m.room(n * 2), m.room(n * 4));
-            let launch = GridRound {
-                float,
-                w: w_at,
-                s: s_at,
-                groups: g,
-                weights: Some(rounded),
-                errors: Some(errors),
-            };
-            m.run(&launch.launch());
+            let errors = m.room(n * 4);
+            m.run(&GridRound { float, w: w_at, s: s_at, groups: g, errors }.launch());
             let mut want = w.clone();
             for (n, group) in want.chunks_mut(g.group as usize).enumerate() {
                 let s = &s[n * g.group as usize % cols..];
@@ -221,10 +213,8 @@ fn weights_are_rounded_to_grids_and_back() {
                 let back = |v: f32| (code(v, [scale, zero], g.largest) - zero) * scale;
                 group.iter_mut().zip(s).for_each(|(v, s)| *v = back(*v) * (1.0 / s));
             }
-            let what = format!("{float:?} {g:?}");
-            assert_eq!(m.read_bytes(rounded), Float::BF16.to_bytes(&want), "{what}");
             want.iter_mut().zip(&w).for_each(|(t, w)| *t -= w);
-            assert_eq!(bits(&m.read_floats(errors)), bits(&want), "{what}");
+            assert_eq!(bits(&m.read_floats(errors)), bits(&want), "{float:?} {g:?}");
         }
     }
 }

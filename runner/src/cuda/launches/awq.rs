@@ -35,6 +35,13 @@ pub struct LanesProduct<P> {
 }
 
 impl<P: Copy> LanesProduct<P> {
+    /// Of whole matrices without gaps: `x` and its tokens, `w` with its type, rows and columns, `y` `[tokens, rows]`.
+    pub fn plain((x, tokens): (P, u32), (w, float, [rows, cols]): (P, Float, [u32; 2]), y: P) -> Self {
+        let (x_stride, w_stride) = (cols.into(), cols.into());
+        let (y_strides, pieces, steps) = ([rows.into(), 1], 1, [0; 3]);
+        LanesProduct { float, x, w, y, tokens, rows, cols, x_stride, w_stride, y_strides, pieces, steps }
+    }
+
     /// The launch.
     pub fn launch(&self) -> Launch<P> {
         let shape = vec![
@@ -141,7 +148,7 @@ impl Groups {
     }
 }
 
-/// What stands for weights whose columns are scaled, rounded and scaled back.
+/// How far off weights are whose columns are scaled, rounded and scaled back.
 #[derive(Debug, Clone, Copy)]
 pub struct GridRound<P> {
     /// Of the weights.
@@ -152,10 +159,8 @@ pub struct GridRound<P> {
     pub s: P,
     /// Shape and format.
     pub groups: Groups,
-    /// bf16 `[rows, cols]`.
-    pub weights: Option<P>,
-    /// `[rows, cols]`: the difference to `w`.
-    pub errors: Option<P>,
+    /// `[rows, cols]`.
+    pub errors: P,
 }
 
 impl<P: Copy> GridRound<P> {
@@ -167,8 +172,7 @@ impl<P: Copy> GridRound<P> {
             Arg::U32(self.groups.cols),
             Arg::U64(self.groups.count()),
             self.groups.format(),
-            Arg::Write(self.weights),
-            Arg::Write(self.errors),
+            write(self.errors),
         ];
         self.groups.warps(format!("grid_round_{}", suffix(self.float)), args)
     }
