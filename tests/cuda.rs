@@ -338,17 +338,22 @@ fn awq_by_the_gpu_has_the_bytes_of_the_cpu() {
     let Some(gpu) = Gpu::new(Checks::Accesses) else { return };
     let dir = Dir::new();
     let hybrid = fixture("models/qwen3_5-moe/base");
-    let cases: [(&Path, &[&str]); 4] = [
-        (tiny_merged(), &["--group-size", "64"]),
-        (tiny_merged(), &["--format", "autoawq", "--rounding", "nearest", "--clip", "off", "--group-size", "64"]),
-        (tiny_merged(), &["--bits", "8", "--symmetric", "--experts", "routed", "--group-size", "32"]),
-        (&hybrid, &["--group-size", "32", "--format", "autoawq"]),
+    // Samples of 32 tokens; from four on the walk's own products are large enough for the GPU.
+    let cases: [(&Path, &str, &[&str]); 4] = [
+        (tiny_merged(), "4", &["--group-size", "64"]),
+        (
+            tiny_merged(),
+            "2",
+            &["--format", "autoawq", "--rounding", "nearest", "--clip", "off", "--group-size", "64"],
+        ),
+        (tiny_merged(), "2", &["--bits", "8", "--symmetric", "--experts", "routed", "--group-size", "32"]),
+        (&hybrid, "2", &["--group-size", "32", "--format", "autoawq"]),
     ];
-    for (n, (model, options)) in cases.into_iter().enumerate() {
+    for (n, (model, samples, options)) in cases.into_iter().enumerate() {
         let made = |device: &str| {
             let out = dir.join(&format!("{n}-{device}"));
             let mut a = args!["quantize", model, "--out", out, "--awq", "--device", device].to_vec();
-            a.extend(QUICK.iter().chain(options).map(Into::into));
+            a.extend(["--seq-len", "32", "--samples", samples].iter().chain(options).map(Into::into));
             (a, out)
         };
         let ((on_cpu, cpu), (on_gpu, by_gpu)) = (made("cpu"), made("cuda"));
@@ -360,6 +365,8 @@ fn awq_by_the_gpu_has_the_bytes_of_the_cpu() {
         always.iter().for_each(|k| assert!(ran(k), "{options:?}: no {k} in {:?}", report.launches));
         assert_eq!(ran("grid_keep"), !options.contains(&"off"), "{options:?}");
         assert_eq!(ran("descent"), !options.contains(&"nearest"), "{options:?}");
+        // Once for each reader that is judged for itself, 36 at most, and then for the walk.
+        assert_eq!(report.launches["lanes_product_bf16"] > 100, samples == "4", "{:?}", report.launches);
         assert!(files(&cpu) == files(&by_gpu), "{options:?}");
     }
 }

@@ -232,3 +232,36 @@ impl Backend for Cpu {
         experts::mix(self, x, router, routing, experts)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::weights::{Bytes, Format};
+
+    /// Computes only for matrices of two rows, and gives what nobody else would.
+    struct Two;
+
+    impl Products for Two {
+        fn product(&self, x: &Array, w: &Matrix) -> Result<Option<Array>> {
+            Ok((w.rows == 2).then(|| Array::new(x.rows(), 2, vec![-1.0; x.rows() * 2])))
+        }
+    }
+
+    #[test]
+    fn products_computed_elsewhere_stand_where_they_belong() {
+        let ones = |rows: usize| Linear::<Cpu> {
+            weight: Matrix {
+                name: "w".into(),
+                rows,
+                cols: 3,
+                bytes: Bytes::owned(1f32.to_le_bytes().repeat(3 * rows)),
+                format: Format::F32,
+            },
+            bias: None,
+        };
+        let cpu = Cpu::default().with_products(Arc::new(Two));
+        let x = Array::new(1, 3, vec![1.0, 2.0, 3.0]);
+        let y = cpu.linear(&x, [&ones(1), &ones(2), &ones(3), &ones(2)]).unwrap();
+        assert_eq!(y.map(|y| y.values().to_vec()), [vec![6.0], vec![-1.0; 2], vec![6.0; 3], vec![-1.0; 2]]);
+    }
+}
