@@ -399,3 +399,91 @@ fn bench_measures_every_part_beside_the_machines_best() {
         }
     }
 }
+
+/// Few and short samples.
+const QUICK: [&str; 4] = ["--samples", "2", "--seq-len", "32"];
+
+#[test]
+fn awq_by_the_gpu_has_the_bytes_of_the_cpu() {
+    let Some(gpu) = Gpu::new(Checks::Accesses) else { return };
+    let dir = Dir::new();
+    let hybrid = fixture("models/qwen3_5-moe/base");
+    // Samples of 32 tokens; from four on the walk's own products are large enough for the GPU.
+    let cases: [(&Path, &str, &[&str]); 4] = [
+        (tiny_merged(), "4", &["--group-size", "64"]),
+        (
+            tiny_merged(),
+            "2",
+            &["--format", "autoawq", "--rounding", "nearest", "--clip", "off", "--group-size", "64"],
+        ),
+        (tiny_merged(), "2", &["--bits", "8", "--symmetric", "--experts", "routed", "--group-size", "32"]),
+        (&hybrid, "2", &["--group-size", "32", "--format", "autoawq"]),
+    ];
+    for (n, (model, samples, options)) in cases.into_iter().enumerate() {
+        let made = |device: &str| {
+            let out = dir.join(&format!("{n}-{device}"));
+            let mut a = args!["quantize", model, "--out", out, "--awq", "--device", device].to_vec();
+            a.extend(["--seq-len", "32", "--samples", samples].iter().chain(options).map(Into::into));
+            (a, out)
+        };
+        let ((on_cpu, cpu), (on_gpu, by_gpu)) = (made("cpu"), made("cuda"));
+        prep(on_cpu).succeeds();
+        let (ended, report) = gpu.prep(on_gpu);
+        ended.succeeds();
+        let ran = |kernel: &str| report.launches.keys().any(|k| k.starts_with(kernel));
+        let always = ["gram", "column_stats", "lanes_product", "column_squares", "grid_round", "grid_codes"];
+        always.iter().for_each(|k| assert!(ran(k), "{options:?}: no {k} in {:?}", report.launches));
+        assert_eq!(ran("grid_keep"), !options.contains(&"off"), "{options:?}");
+        assert_eq!(ran("descent"), !options.contains(&"nearest"), "{options:?}");
+        // Once for each reader that is judged for itself, 36 at most, and then for the walk.
+        assert_eq!(report.launches["lanes_product_bf16"] > 100, samples == "4", "{:?}", report.launches);
+        assert!(files(&cpu) == files(&by_gpu), "{options:?}");
+    }
+}
+
+#[test]
+fn recipe_with_awq_runs_on_the_gpu() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let dir = Dir::new();
+    let recipe = dir.join("awq.toml");
+    let text = std::fs::read_to_string(crate::support::repository().join("recipes/tiny-awq.toml")).unwrap();
+    let quiet: Vec<&str> = text.split("[verify]").take(1).collect();
+    let fixtures = crate::support::repository().join("tests/fixtures");
+    std::fs::write(&recipe, quiet[0].replace("../tests/fixtures", &fixtures.to_string_lossy())).unwrap();
+    let run = |device: &str| {
+        let out = dir.join(device);
+        let mut a = args!["run", recipe, "--out", out, "--device", device].to_vec();
+        a.extend(["--set", "quantize.samples=2", "--set", "quantize.seq_len=32"].map(Into::into));
+        (a, out)
+    };
+    let ((on_cpu, cpu), (on_gpu, by_gpu)) = (run("cpu"), run("cuda"));
+    prep(on_cpu).succeeds();
+    let (ended, report) = gpu.prep(on_gpu);
+    ended.succeeds();
+    assert!(report.launches.contains_key("descent"), "{:?}", report.launches);
+    assert!(files(&cpu) == files(&by_gpu));
+}
+
+#[test]
+fn gpu_too_small_for_awq_is_passed_over_unless_it_was_asked_for() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let dir = Dir::new();
+    let run = |device: &str| {
+        let out = dir.join(device);
+        let mut a = args!["quantize", tiny_merged(), "--out", out, "--awq", "--device", device].to_vec();
+        a.extend(QUICK.map(Into::into));
+        (ended(gpu.command(a).env("PREP_STANDIN_MEMORY", "200000").output().unwrap()), out)
+    };
+    let (refused, out) = run("cuda");
+    refused.exits(6).says("the GPU's memory is used up");
+    assert!(!out.join("config.json").exists());
+    let (passed, by_cpu) = run("auto");
+    passed.succeeds().says("computing on the CPU instead");
+    let report = Report::read(&gpu.report_file());
+    assert!(report.faults.is_empty(), "{report:?}");
+    let want = dir.join("want");
+    let mut a = args!["quantize", tiny_merged(), "--out", want, "--awq", "--device", "cpu"].to_vec();
+    a.extend(QUICK.map(Into::into));
+    prep(a).succeeds();
+    assert!(files(&want) == files(&by_cpu));
+}

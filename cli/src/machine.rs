@@ -4,6 +4,8 @@ use runner::{Cpu, Machine, Place, Wish};
 use verify::progress::Progress;
 use verify::{Class, Result};
 
+use crate::output::Output;
+
 /// Work that can be done on any machine.
 pub trait Work {
     /// What comes of it.
@@ -32,5 +34,20 @@ pub fn run<W: Work>(wish: Wish, console: &dyn Progress, work: &W) -> Result<W::O
                 done => done,
             }
         }
+    }
+}
+
+/// Does `work` as `wish` says, and on the processor where a GPU that nobody asked for turns out to be too small. What was
+/// finished until then must count, and be the same on both.
+///
+/// # Errors
+/// Those of the work.
+pub fn or_on_cpu<T>(wish: Wish, output: &Output, work: impl Fn(Wish) -> Result<T>) -> Result<T> {
+    match work(wish) {
+        Err(e) if wish == Wish::Auto && e.class() == Class::GpuMemory => {
+            output.warning(&format!("{}: computing on the CPU instead", e.what()));
+            work(Wish::Cpu)
+        }
+        done => done,
     }
 }

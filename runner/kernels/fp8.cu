@@ -11,19 +11,6 @@
 #include "math.cuh"
 #include "warp.cuh"
 
-struct OfF32 {
-    typedef float Type;
-    PREP_FN float read(const float *p) { return *p; }
-};
-struct OfF16 {
-    typedef u16 Type;
-    PREP_FN float read(const u16 *p) { return from_f16(*p); }
-};
-struct OfBf16 {
-    typedef u16 Type;
-    PREP_FN float read(const u16 *p) { return from_bf16(*p); }
-};
-
 PREP_FN float scale_of(u32 amax, u32 bf16_scale) {
     float scale = 1.0f;
     if (amax != 0) {
@@ -100,6 +87,6 @@ template <class T> PREP_FN void amax(const typename T::Type *w, u64 n, u32 *amax
     extern "C" __global__ void __launch_bounds__(256, 2) fp8_amax_##name(const T::Type *w, u64 n, u32 *amaxes) {       \
         amax<T>(w, n, amaxes);                                                                                         \
     }
-FP8(OfF32, f32)
-FP8(OfF16, f16)
-FP8(OfBf16, bf16)
+FP8(PlainF32, f32)
+FP8(PlainF16, f16)
+FP8(PlainBf16, bf16)

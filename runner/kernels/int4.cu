@@ -14,31 +14,7 @@
 #include "math.cuh"
 #include "warp.cuh"
 
-struct OfF32 {
-    typedef float Type;
-    PREP_FN float read(const float *p) { return *p; }
-};
-struct OfF16 {
-    typedef u16 Type;
-    PREP_FN float read(const u16 *p) { return from_f16(*p); }
-};
-struct OfBf16 {
-    typedef u16 Type;
-    PREP_FN float read(const u16 *p) { return from_bf16(*p); }
-};
-
-PREP_FN float stored(float scale, u32 kind) {
-    return kind == 0 ? scale : (kind == 1 ? from_f16(to_f16(scale)) : from_bf16(to_bf16(scale)));
-}
 PREP_FN float smallest(u32 kind) { return kind == 1 ? 9.5367431640625e-7f : 1.17549435e-38f; }
-PREP_FN float epsilon(u32 kind) { return kind == 0 ? 1.1920929e-7f : (kind == 1 ? 9.765625e-4f : 7.8125e-3f); }
-
-// To the nearest whole number, ties to even, below 2^22.
-PREP_FN float nearest(float x) {
-    const float WHOLE = 12582912.0f;
-    return x + WHOLE - WHOLE;
-}
-PREP_FN float within(float x, float low, float high) { return x < low ? low : (x > high ? high : x); }
 
 template <class T>
 PREP_FN void quantize(const typename T::Type *w, const float *s, u32 cols, u32 group, u32 rule, u32 scale_kind, u8 *codes,
@@ -138,6 +114,6 @@ extern "C" __global__ void __launch_bounds__(256, 2) squared_difference(const fl
         weight_shares_##name(const T::Type *w, u32 rows, u32 cols, u32 group, u32 length, float *parts) {              \
         shares<T>(w, rows, cols, group, length, parts);                                                                \
     }
-INT4(OfF32, f32)
-INT4(OfF16, f16)
-INT4(OfBf16, bf16)
+INT4(PlainF32, f32)
+INT4(PlainF16, f16)
+INT4(PlainBf16, bf16)

@@ -20,3 +20,18 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     sums[col] = sum;
     tops[col] = top;
 }
+
+// sums[c] = y[0][c]^2 + y[1][c]^2 + ... in double precision, in the order of the rows: with y turned, the squared size of
+// every token as quant::awq adds it up. A thread for each column, grid (ceil(cols / 256)).
+extern "C" __global__ void __launch_bounds__(256, 2) column_squares(const float *y, u32 rows, u32 cols, double *sums) {
+    u32 col = blockIdx.x * 256 + threadIdx.x;
+    if (col >= cols) {
+        return;
+    }
+    double sum = 0.0;
+    for (u32 r = 0; r < rows; r++) {
+        double v = double(y[u64(r) * cols + col]);
+        sum += v * v;
+    }
+    sums[col] = sum;
+}

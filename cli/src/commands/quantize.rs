@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use quant::awq::Layout;
+use quant::awq::{Engine, Layout};
 use quant::calibration::data::{DataOptions, Samples};
 use quant::{Activations, Awq, Coder, Fp8, Pattern, Tails};
+use runner::cuda::awq::AwqEngine;
 use runner::cuda::fp8::Fp8Coder;
 use runner::{Place, Wish};
 use verify::checkpoint::folder::REPORT;
@@ -19,6 +20,7 @@ use super::folder_of;
 use super::rewrite::{Job, whole};
 use super::verify::{outside, write_report};
 use crate::args::{Clip, Experts, Global, KvCache, Packing, Quantize, Rounding, Scheme};
+use crate::machine::or_on_cpu;
 use crate::output::Output;
 
 pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
@@ -29,10 +31,10 @@ pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
         outside(page, &args.out)?;
         outside(page, &args.model)?;
     }
-    let code = match args.awq {
-        true => rewrite(args, &awq(args)?, global, output),
-        false => rewrite(args, &fp8(args)?, global, output),
-    }?;
+    let code = or_on_cpu(args.on.wish(), output, |wish| match args.awq {
+        true => rewrite(args, &awq(args, wish)?, global, output),
+        false => rewrite(args, &fp8(args, wish)?, global, output),
+    })?;
     if let Some(page) = &args.report {
         write_page(page, &args.out)?;
     }
@@ -80,10 +82,10 @@ fn write_page(path: &Path, out: &Path) -> Result<()> {
     write_report(path, &page)
 }
 
-fn fp8(args: &Quantize) -> Result<Fp8> {
+fn fp8(args: &Quantize, wish: Wish) -> Result<Fp8> {
     let scales = Scales { inputs: args.static_activations, cache: args.kv_cache };
     let mut quantize = stage(args.scheme, scales, &args.ignore)?;
-    quantize.coder = coder(args.on.wish(), args.dry_run)?;
+    quantize.coder = coder(wish, args.dry_run)?;
     if args.quantize_tails {
         quantize.tails = Tails::QuantizeUnfused;
     }
@@ -125,7 +127,7 @@ pub fn kv_cache(asked: Option<KvCache>) -> quant::KvCache {
     }
 }
 
-fn awq(args: &Quantize) -> Result<Awq> {
+fn awq(args: &Quantize, wish: Wish) -> Result<Awq> {
     let i = &args.integers;
     Ok(Awq {
         layout: layout(i.format),
@@ -143,6 +145,7 @@ fn awq(args: &Quantize) -> Result<Awq> {
         experts: experts(args.calibration.experts),
         cache: kv_cache(args.kv_cache),
         ignore: patterns(&args.ignore)?,
+        engine: engine(wish, args.dry_run)?,
         ..Awq::new(samples(args)?)
     })
 }
@@ -197,6 +200,17 @@ pub fn coder(wish: Wish, dry_run: bool) -> Result<Coder> {
     match wish.place()? {
         Place::Cuda(gpu) if !dry_run => Ok(Coder::Cuda(Arc::new(Fp8Coder::open(gpu.ordinal)?))),
         _ => Ok(Coder::Cpu),
+    }
+}
+
+/// Who does the heavy sums of AWQ. A plan needs nobody.
+///
+/// # Errors
+/// As [`coder`].
+pub fn engine(wish: Wish, dry_run: bool) -> Result<Engine> {
+    match wish.place()? {
+        Place::Cuda(gpu) if !dry_run => Ok(Engine::Cuda(Arc::new(AwqEngine::open(gpu.ordinal)?))),
+        _ => Ok(Engine::Cpu),
     }
 }
 

@@ -16,6 +16,7 @@ use super::rewrite::{Job, print_plan, say};
 use super::verify::Baseline;
 use super::{quantize, verify as verification};
 use crate::args::{self, Global, Parts, Run};
+use crate::machine::or_on_cpu;
 use crate::output::Output;
 use crate::recipe::{Format, Quantize, Recipe, Verify};
 
@@ -37,21 +38,25 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     if let (Some(job), Some(v)) = (&mut verify, &recipe.verify) {
         job.baseline = baseline_of(v, &places)?;
     }
-    let stages = Stages::of(&recipe, &base.dir, &adapters, (args.dry_run, args.on.wish()))?;
     let suite = recipe.verify.as_ref().and_then(|v| v.suite.clone());
     let calibration = recipe.quantize.as_ref().and_then(|q| q.calibration.clone());
     let baseline = verify.iter().filter_map(|job| job.baseline.as_ref()).map(|b| b.folder().to_path_buf());
     let single = [recipe.template.from.clone(), suite, calibration, Some(args.recipe.clone())];
     let single = single.into_iter().flatten().chain(baseline);
-    let inputs: Vec<PathBuf> = adapters.into_iter().map(|(dir, _)| dir).chain(single).collect();
-    let (parts, rewriting) = (Parts::default(), args.rewriting);
-    let job = Job { base: &base.dir, stages: stages.list(), inputs, out: &out, parts, rewriting };
-    let plan = job.plan()?;
-    if args.dry_run {
-        print_plan(&plan, &out, global, output);
-        return Ok(0);
-    }
-    let mut done = job.run(&plan, global)?;
+    let inputs: Vec<PathBuf> = adapters.iter().map(|(dir, _)| dir.clone()).chain(single).collect();
+    let done = or_on_cpu(args.on.wish(), output, |wish| {
+        let stages = Stages::of(&recipe, &base.dir, &adapters, (args.dry_run, wish))?;
+        let (stages, inputs) = (stages.list(), inputs.clone());
+        let (parts, rewriting) = (Parts::default(), args.rewriting);
+        let job = Job { base: &base.dir, stages, inputs, out: &out, parts, rewriting };
+        let plan = job.plan()?;
+        if args.dry_run {
+            print_plan(&plan, &out, global, output);
+            return Ok(None);
+        }
+        job.run(&plan, global).map(Some)
+    })?;
+    let Some(mut done) = done else { return Ok(0) };
     if base.pinned.is_some() && !done.already {
         base.name_in(&mut done.report);
         done.report.write(&out)?;
@@ -160,6 +165,7 @@ fn quantize_of(
                 experts: quantize::experts(q.experts),
                 cache: quantize::kv_cache(q.kv_cache),
                 ignore: quantize::patterns(&q.ignore)?,
+                engine: quantize::engine(wish, dry_run)?,
                 ..plain
             };
             Ok(Box::new(awq))

@@ -14,7 +14,7 @@ use super::grid::{Grid, IntFormat, Range, RoundTrip};
 use super::moments::Moments;
 
 /// How far a range may be narrowed.
-const RATIOS: [f32; 10] = [1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55];
+pub const RATIOS: [f32; 10] = [1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55];
 
 /// For every row of `weights` `[rows, cols]`, whose columns are already scaled by `s`, the grids of least error on inputs of
 /// these moments: `[rows, cols / group]`. Each group is judged for itself.

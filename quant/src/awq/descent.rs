@@ -71,7 +71,8 @@ pub fn descend(
     Ok(())
 }
 
-fn damped(block: &Block) -> Vec<f32> {
+/// The products of a block with something added to their diagonal.
+pub fn damped(block: &Block) -> Vec<f32> {
     let n = block.columns;
     let mut gram = block.gram.clone();
     let mean = (0..n).map(|i| f64::from(gram[i * n + i])).sum::<f64>() / n as f64;

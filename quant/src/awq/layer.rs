@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use runner::Cpu;
 use runner::backend::{Backend, Linear, Span};
 use runner::blocks::Mlp;
-use runner::cpu::{Array, Isa};
+use runner::cpu::Array;
 use runner::decoder::Layer;
 use runner::weights::Matrix;
 use serde_json::{Value, json};
@@ -15,8 +15,9 @@ use verify::architecture::{Architecture, Layer as Place, Module, Part, Role};
 use verify::checkpoint::{Config, TensorReader, TensorSpec};
 use verify::{Error, Result, Shown};
 
+use super::engine::{Engine, ToStore};
 use super::fold;
-use super::grid::{Codes, Grid, IntFormat};
+use super::grid::IntFormat;
 use super::moments::Moments;
 use super::pairs::{self, Judge, Pair, Producer};
 use super::search::{Candidate, Found, Sizes, search};
@@ -51,6 +52,8 @@ pub struct Smoother<'a> {
     pub experts: Experts,
     /// Whether cached keys and values get scales.
     pub cache: KvCache,
+    /// Who computes.
+    pub engine: &'a Engine,
 }
 
 impl Visitor for Smoother<'_> {
@@ -77,7 +80,6 @@ impl Visitor for Smoother<'_> {
 /// What is found in the course of one layer.
 struct LayerSearch<'a> {
     of: &'a Smoother<'a>,
-    isa: Isa,
     cpu: Cpu,
     format: IntFormat,
     /// The layer's matrices by module.
@@ -104,7 +106,6 @@ impl<'a> LayerSearch<'a> {
         let weights = all.map(|l| (l.weight.name.clone(), l.weight.clone())).collect();
         LayerSearch {
             of,
-            isa: visit.cpu.isa(),
             cpu: visit.cpu.clone(),
             format: of.storage.format,
             weights,
@@ -148,7 +149,7 @@ impl<'a> LayerSearch<'a> {
             |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
         let sums = self.sums(self.names(visit.number, &|m| roles(m) && !follower(m)));
         visit.mix(Some(sums.clone()))?;
-        self.take(&sums, pairs);
+        self.take(&sums, pairs)?;
         for pair in judged(Judge::Mixer) {
             let found = self.by_block(visit, pair, &reference, |v| v.mixed(&x, &spans, None))?;
             self.settle(visit.input, pair, found)?;
@@ -233,7 +234,8 @@ impl<'a> LayerSearch<'a> {
         let mut moments = Moments::new(visit.hidden.cols(), self.format.group);
         for batch in visit.batches() {
             let h = visit.hidden.read(visit.rows(&batch))?;
-            moments.add(self.isa, &self.cpu.norm(&h, &visit.layer.norm_post)?);
+            let x = self.cpu.norm(&h, &visit.layer.norm_post)?;
+            self.of.engine.add(&self.cpu, &mut moments, &x)?;
         }
         let moments = Arc::new(moments);
         for reader in &pair.readers {
@@ -277,7 +279,7 @@ impl<'a> LayerSearch<'a> {
                 for from in (0..x.rows()).step_by(PROBE) {
                     let rows: Vec<usize> = (from..x.rows().min(from + PROBE)).collect();
                     let inner = mlp.inner(&self.cpu, &self.cpu.rows(x, &rows)?)?;
-                    moments.add(self.isa, &inner);
+                    self.of.engine.add(&self.cpu, &mut moments, &inner)?;
                     for (row, values) in rows.iter().zip(inner.each_row()) {
                         if row % every == 0 {
                             judged.extend_from_slice(values);
@@ -315,11 +317,11 @@ impl<'a> LayerSearch<'a> {
             visit.progress.check()?;
             let columns = pair.columns(s);
             self.replace(&mut visit.layer, &readers, |m| {
-                rounded(self.isa, m, &columns, self.format, Give::Weights)
+                Ok(rounded(self.cpu.isa(), m, &columns, self.format, Give::Weights))
             })?;
             Ok(squared_difference(&output(visit)?, reference) / power)
         });
-        self.replace(&mut visit.layer, &readers, Matrix::clone)?;
+        self.replace(&mut visit.layer, &readers, |m| Ok(m.clone()))?;
         result
     }
 
@@ -331,15 +333,7 @@ impl<'a> LayerSearch<'a> {
         }
         let reader = self.weight(&self.module(pair.readers[0]).name)?;
         let sizes = self.sizes(pair, &pair.readers, moments)?;
-        let product = |weight: Matrix| -> Result<f64> {
-            let [y] = self.cpu.linear(x, [&Linear { weight, bias: None }])?;
-            Ok(squared(&y))
-        };
-        let power = product(reader.clone())?;
-        search(&sizes, |s| {
-            let error = rounded(self.isa, reader, &pair.columns(s), self.format, Give::Error);
-            Ok(product(error)? / power.max(f64::MIN_POSITIVE))
-        })
+        self.of.engine.search(&self.cpu, (reader, x), &sizes, self.format, |s| pair.columns(s))
     }
 
     fn sizes(&self, pair: &Pair, readers: &[usize], moments: &Moments) -> Result<Sizes> {
@@ -358,14 +352,14 @@ impl<'a> LayerSearch<'a> {
         &self,
         layer: &mut Layer<Cpu>,
         modules: &[usize],
-        with: impl Fn(&Matrix) -> Matrix,
+        with: impl Fn(&Matrix) -> Result<Matrix>,
     ) -> Result<()> {
         let mut linears: HashMap<Arc<str>, &mut Linear<Cpu>> =
             layer.linears_mut().into_iter().map(|l| (l.weight.name.clone(), l)).collect();
         for m in modules {
             let original = self.weight(&self.module(*m).name)?;
             if let Some(linear) = linears.get_mut(&original.name) {
-                linear.weight = with(original);
+                linear.weight = with(original)?;
             }
         }
         Ok(())
@@ -380,18 +374,19 @@ impl<'a> LayerSearch<'a> {
     }
 
     fn sums(&self, names: Vec<String>) -> Arc<Sums> {
-        Arc::new(Sums::of(names, self.isa, self.format.group))
+        Arc::new(Sums::of(names, (&self.cpu, self.of.engine), self.format.group))
     }
 
-    fn take(&mut self, sums: &Sums, pairs: &[Pair]) {
+    fn take(&mut self, sums: &Sums, pairs: &[Pair]) -> Result<()> {
         for (name, moments) in sums.taken() {
-            let moments = Arc::new(moments);
+            let moments = Arc::new(moments?);
             let readers = pairs.iter().find(|p| self.module(p.readers[0]).name == name).map(|p| &p.readers);
             for reader in readers.into_iter().flatten() {
                 self.moments.insert(self.module(*reader).name.clone(), moments.clone());
             }
             self.moments.insert(name, moments);
         }
+        Ok(())
     }
 
     fn moments_of(&self, module: usize) -> Result<Arc<Moments>> {
@@ -461,21 +456,17 @@ impl<'a> LayerSearch<'a> {
         let columns = columns.unwrap_or(&ones);
         let mut values = numbers(m);
         fold::scale(&mut values, m.cols, columns, rows.map(Vec::as_slice));
-        let known = self.moments.get(&module.name).filter(|m| m.tokens() > 0);
+        let known = self.moments.get(&module.name).map(Arc::as_ref).filter(|m| m.tokens() > 0);
         // Narrower ranges of query and key would bend the softmax (AutoAWQ leaves them out as well).
         let query_or_key = matches!(module.role, Role::Attention(Part::Q | Part::K));
-        let grids: Vec<Grid> = match known.filter(|_| self.of.clip == Clip::Search && !query_or_key) {
-            Some(moments) => super::clip::grids(&self.cpu, &values, columns, moments, self.format)?,
-            None => values.chunks_exact(m.cols).flat_map(|row| self.format.grids(self.isa, row)).collect(),
+        let job = ToStore {
+            values: &values,
+            s: columns,
+            format: self.format,
+            clip: known.filter(|_| self.of.clip == Clip::Search && !query_or_key),
+            descent: known.filter(|_| self.of.rounding == Rounding::Descent),
         };
-        let mut codes = vec![0u8; values.len()];
-        let rows = values.chunks_exact(m.cols).zip(codes.chunks_exact_mut(m.cols));
-        for ((row, to), grids) in rows.zip(grids.chunks_exact(m.cols / self.format.group)) {
-            self.isa.run(Codes { row, grids, format: self.format, to });
-        }
-        if let Some(moments) = known.filter(|_| self.of.rounding == Rounding::Descent) {
-            super::descent::descend(&self.cpu, &values, columns, moments, (&grids, self.format), &mut codes)?;
-        }
+        let (codes, grids) = self.of.engine.codes(&self.cpu, &job)?;
         self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)
     }
 
@@ -494,7 +485,8 @@ impl<'a> LayerSearch<'a> {
     }
 }
 
-fn squared(x: &Array) -> f64 {
+/// Sum of all squares, row by row.
+pub fn squared(x: &Array) -> f64 {
     let rows: Vec<f64> = x
         .values()
         .par_chunks(x.cols().max(1))

@@ -11,6 +11,7 @@
 mod clip;
 mod config;
 mod descent;
+mod engine;
 #[cfg(test)]
 mod exactness;
 mod fold;
@@ -35,6 +36,7 @@ use verify::error::{Error, Result};
 use verify::names::Shown;
 use verify::rewrite::{ModelView, Rewrite, Stage, StageBuilder};
 
+pub use self::engine::Engine;
 pub use self::grid::IntFormat;
 pub use self::storage::Storage;
 use self::work::{AwqWork, Piece};
@@ -89,6 +91,8 @@ pub struct Awq {
     pub ignore: Vec<Pattern>,
     /// What to calibrate on.
     pub samples: Samples,
+    /// Who does the heavy sums.
+    pub engine: Engine,
 }
 
 impl Awq {
@@ -105,6 +109,7 @@ impl Awq {
             cache: KvCache::default(),
             ignore: Vec::new(),
             samples,
+            engine: Engine::default(),
         }
     }
 

@@ -40,6 +40,12 @@ impl Moments {
         Moments { tokens: 0, sizes: vec![0.0; columns], blocks }
     }
 
+    /// Where `tokens` more are added by another than [`Self::add`]: the sums of |x| by column, and the blocks.
+    pub fn begin_adding(&mut self, tokens: usize) -> (&mut [f64], &mut [Block]) {
+        self.tokens += tokens;
+        (&mut self.sizes, &mut self.blocks)
+    }
+
     /// Adds the rows of `x`.
     pub fn add(&mut self, isa: Isa, x: &Array) {
         self.tokens += x.rows();

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use runner::cpu::{Array, Isa, Watch};
+use runner::Cpu;
+use runner::cpu::{Array, Watch};
 use runner::weights::Matrix;
 use verify::{Error, Result, Shown};
 
+use super::engine::Engine;
 use super::moments::Moments;
 
 /// Keeps the inputs of some modules.
@@ -38,9 +40,11 @@ impl Watch for Keep {
 
 /// Sums up the inputs of some modules.
 pub struct Sums {
-    isa: Isa,
+    cpu: Cpu,
+    engine: Engine,
     group: usize,
-    by: HashMap<String, Mutex<Option<Moments>>>,
+    /// The first failure instead, once there is one.
+    by: HashMap<String, Mutex<Option<Result<Moments>>>>,
     /// Of cached keys.
     pub keys: Columns,
     /// Of cached values.
@@ -49,13 +53,14 @@ pub struct Sums {
 
 impl Sums {
     /// Of these modules, nothing yet; columns go together in groups of `group`.
-    pub fn of(names: Vec<String>, isa: Isa, group: usize) -> Self {
+    pub fn of(names: Vec<String>, (cpu, engine): (&Cpu, &Engine), group: usize) -> Self {
         let by = names.into_iter().map(|n| (n, Mutex::default())).collect();
-        Sums { isa, group, by, keys: Columns::default(), values: Columns::default() }
+        let (cpu, engine) = (cpu.clone(), engine.clone());
+        Sums { cpu, engine, group, by, keys: Columns::default(), values: Columns::default() }
     }
 
-    /// The modules that were reached.
-    pub fn taken(&self) -> Vec<(String, Moments)> {
+    /// The modules that were reached, or why one of them could not be summed up.
+    pub fn taken(&self) -> Vec<(String, Result<Moments>)> {
         let each = self.by.iter();
         each.filter_map(|(name, m)| Some((name.clone(), m.lock().ok()?.take()?))).collect()
     }
@@ -64,7 +69,12 @@ impl Sums {
 impl Watch for Sums {
     fn see(&self, matrix: &Matrix, x: &Array) {
         if let Some(Ok(mut sums)) = self.by.get(&*matrix.name).map(Mutex::lock) {
-            sums.get_or_insert_with(|| Moments::new(matrix.cols, self.group)).add(self.isa, x);
+            let summed = sums.get_or_insert_with(|| Ok(Moments::new(matrix.cols, self.group)));
+            if let Ok(moments) = summed
+                && let Err(e) = self.engine.add(&self.cpu, moments, x)
+            {
+                *summed = Err(e);
+            }
         }
     }
 

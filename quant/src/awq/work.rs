@@ -188,6 +188,7 @@ impl Work for AwqWork {
             config: &self.config,
             samples: &self.awq.samples.sequences,
             folder: with.folder,
+            cpu: self.awq.engine.cpu(),
             threads: with.threads,
             progress: with.progress,
         };
@@ -200,6 +201,7 @@ impl Work for AwqWork {
             rounding: self.awq.rounding,
             experts: self.awq.experts,
             cache: self.awq.cache,
+            engine: &self.awq.engine,
         };
         let records = walk(&task, &mut smoother)?;
         // A second preparation of the same plan finds the same records.

@@ -31,6 +31,8 @@ pub struct Task<'a> {
     pub samples: &'a [Vec<u32>],
     /// Where records are kept.
     pub folder: &'a Path,
+    /// Who computes.
+    pub cpu: Cpu,
     /// Worker threads.
     pub threads: usize,
     /// Whom to tell.
@@ -85,7 +87,7 @@ pub fn walk(task: &Task<'_>, visitor: &mut dyn Visitor) -> Result<Records> {
 }
 
 fn in_pool(task: &Task<'_>, visitor: &mut dyn Visitor) -> Result<Records> {
-    let (store, cpu) = (ReadStore::new(task.input), Cpu::default());
+    let (store, cpu) = (ReadStore::new(task.input), task.cpu.clone());
     let model = families::blueprint(&store, task.config, &cpu)?;
     let mut records = Records::open(task.folder, model.layers())?;
     if records.len() == model.layers() {

@@ -140,6 +140,7 @@ impl Calibration {
             config: &self.config,
             samples: &self.samples.sequences,
             folder: with.folder,
+            cpu: runner::Cpu::default(),
             threads: with.threads,
             progress: with.progress,
         };

@@ -91,6 +91,33 @@ PREP_FN u16 to_f16(float x) {
 #endif
 PREP_FN float from_f16(u16 bits) { return from_f16_pair(bits).x; }
 
+// The types that weights come in, for templates.
+struct PlainF32 {
+    typedef float Type;
+    PREP_FN float read(const float *p) { return *p; }
+};
+struct PlainF16 {
+    typedef u16 Type;
+    PREP_FN float read(const u16 *p) { return from_f16(*p); }
+};
+struct PlainBf16 {
+    typedef u16 Type;
+    PREP_FN float read(const u16 *p) { return from_bf16(*p); }
+};
+
+// To the nearest whole number, ties to even, below 2^22.
+PREP_FN float nearest(float x) {
+    const float WHOLE = 12582912.0f;
+    return x + WHOLE - WHOLE;
+}
+PREP_FN float within(float x, float low, float high) { return x < low ? low : (x > high ? high : x); }
+
+// A scale as its type has it, of kind 0 f32, 1 f16, 2 bf16, and that type's epsilon.
+PREP_FN float stored(float scale, u32 kind) {
+    return kind == 0 ? scale : (kind == 1 ? from_f16(to_f16(scale)) : from_bf16(to_bf16(scale)));
+}
+PREP_FN float epsilon(u32 kind) { return kind == 0 ? 1.1920929e-7f : (kind == 1 ? 9.765625e-4f : 7.8125e-3f); }
+
 // A float of kind 0 f32, 1 f16, 2 bf16.
 PREP_FN float read_float(const void *p, u64 at, u32 kind) {
     if (kind == 0) {

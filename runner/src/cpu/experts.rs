@@ -1,12 +1,14 @@
 //! A mixture of experts: tokens sorted by expert, every expert's weights read once.
 
+use verify::Result;
+
 use super::isa::{Isa, Kernel, Lanes};
 use super::product::Job;
 use super::{Array, Cpu, elementwise};
 use crate::backend::{Divide, Routing, SwiGlu};
 
 /// For each token the sum over its experts, in the order of the experts, of weight times output.
-pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Array {
+pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Result<Array> {
     let visits = visits(cpu.isa, router, routing);
     let busy: Vec<_> = experts.iter().zip(visits).filter(|(_, v)| !v.is_empty()).collect();
     let inputs: Vec<Array> = busy.iter().map(|(_, v)| gathered(x, v)).collect();
@@ -14,7 +16,7 @@ pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[Sw
     let jobs: Vec<Job> = with_inputs()
         .flat_map(|((e, _), x)| [Job { x, w: &e.gate.weight }, Job { x, w: &e.up.weight }])
         .collect();
-    let mut results = cpu.products(&jobs).into_iter();
+    let mut results = cpu.products(&jobs)?.into_iter();
     let mut inner = Vec::with_capacity(busy.len());
     while let (Some(mut gate), Some(up)) = (results.next(), results.next()) {
         elementwise::swiglu(cpu.isa, gate.values_mut(), up.values());
@@ -22,13 +24,13 @@ pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[Sw
     }
     let jobs: Vec<Job> = busy.iter().zip(&inner).map(|((e, _), x)| Job { x, w: &e.down.weight }).collect();
     let mut out = Array::zeros(x.rows(), x.cols());
-    for ((_, visits), y) in busy.iter().zip(cpu.products(&jobs)) {
+    for ((_, visits), y) in busy.iter().zip(cpu.products(&jobs)?) {
         for ((token, weight), y) in visits.iter().zip(y.each_row()) {
             let to = &mut out.values_mut()[token * x.cols()..][..x.cols()];
             to.iter_mut().zip(y).for_each(|(to, y)| *to += weight * y);
         }
     }
-    out
+    Ok(out)
 }
 
 /// For each expert the tokens (rows of the logits `router`) that choose it, and its weight for each.

@@ -17,6 +17,7 @@ pub(crate) use product::rows_of;
 
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use verify::Result;
 
 use crate::backend::{Backend, DeltaInputs, DeltaRule, Heads, Linear, Norm, Routing, Span, SwiGlu};
@@ -28,6 +29,16 @@ use product::{Job, products};
 pub struct Cpu {
     isa: Isa,
     watch: Option<Arc<dyn Watch>>,
+    elsewhere: Option<Arc<dyn Products>>,
+}
+
+/// Computes products elsewhere, with the bits that this processor gives.
+pub trait Products: Send + Sync {
+    /// `x W^T` `[tokens, out]`; `None` where the processor is as fast, or no other can.
+    ///
+    /// # Errors
+    /// The machine's.
+    fn product(&self, x: &Array, w: &Matrix) -> Result<Option<Array>>;
 }
 
 /// Sees what goes into every matrix, for calibration.
@@ -45,12 +56,17 @@ pub trait Watch: Send + Sync {
 impl Cpu {
     /// On one instruction set; all of them give the same bits.
     pub fn new(isa: Isa) -> Self {
-        Cpu { isa, watch: None }
+        Cpu { isa, watch: None, elsewhere: None }
     }
 
     /// Shows `watch` the inputs of every matrix from now on.
     pub fn watched(self, watch: Arc<dyn Watch>) -> Self {
         Cpu { watch: Some(watch), ..self }
+    }
+
+    /// Has products computed by `elsewhere` where it can.
+    pub fn with_products(self, elsewhere: Arc<dyn Products>) -> Self {
+        Cpu { elsewhere: Some(elsewhere), ..self }
     }
 
     /// The instruction set.
@@ -63,14 +79,48 @@ impl Cpu {
         experts::visits(self.isa, router, routing)
     }
 
-    fn products(&self, jobs: &[Job]) -> Vec<Array> {
+    fn products(&self, jobs: &[Job]) -> Result<Vec<Array>> {
         if let Some(watch) = &self.watch {
             jobs.iter().for_each(|job| watch.see(job.w, job.x));
         }
         match jobs.iter().any(|job| input_scale(job).is_some()) {
-            false => products(self.isa, jobs),
-            true => products_of_fp8(self.isa, jobs),
+            false => self.products_of(jobs),
+            true => self.products_of_fp8(jobs),
         }
+    }
+
+    fn products_of(&self, jobs: &[Job]) -> Result<Vec<Array>> {
+        let Some(elsewhere) = &self.elsewhere else { return Ok(products(self.isa, jobs)) };
+        let made: Vec<Option<Array>> =
+            jobs.par_iter().map(|job| elsewhere.product(job.x, job.w)).collect::<Result<_>>()?;
+        let left: Vec<Job> = jobs.iter().zip(&made).filter(|(_, m)| m.is_none()).map(|(j, _)| *j).collect();
+        let mut left = products(self.isa, &left).into_iter();
+        Ok(made.into_iter().filter_map(|made| made.or_else(|| left.next())).collect())
+    }
+
+    /// The products of inputs as a server rounds them: a scale that is too small or far too large shows in the answers.
+    fn products_of_fp8(&self, jobs: &[Job]) -> Result<Vec<Array>> {
+        // Matrices that read the same input have the same scale, in a sound checkpoint.
+        let mut rounded: Vec<(&Array, f32, Array)> = Vec::new();
+        let mut places = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let place = input_scale(job).map(|scale| {
+                let there = rounded.iter().rposition(|(x, s, _)| std::ptr::eq(*x, job.x) && *s == scale);
+                there.unwrap_or_else(|| {
+                    let mut x = job.x.clone();
+                    elementwise::round_to_fp8(&mut x, &[scale]);
+                    rounded.push((job.x, scale, x));
+                    rounded.len() - 1
+                })
+            });
+            places.push(place);
+        }
+        let jobs: Vec<Job> = jobs
+            .iter()
+            .zip(&places)
+            .map(|(job, place)| Job { x: place.map_or(job.x, |at| &rounded[at].2), w: job.w })
+            .collect();
+        self.products_of(&jobs)
     }
 }
 
@@ -80,31 +130,6 @@ fn input_scale(job: &Job) -> Option<f32> {
         Format::E4m3(scales) => scales.inputs,
         _ => None,
     }
-}
-
-/// The products of inputs as a server rounds them: a scale that is too small or far too large shows in the answers.
-fn products_of_fp8(isa: Isa, jobs: &[Job]) -> Vec<Array> {
-    // Matrices that read the same input have the same scale, in a sound checkpoint.
-    let mut rounded: Vec<(&Array, f32, Array)> = Vec::new();
-    let mut places = Vec::with_capacity(jobs.len());
-    for job in jobs {
-        let place = input_scale(job).map(|scale| {
-            let there = rounded.iter().rposition(|(x, s, _)| std::ptr::eq(*x, job.x) && *s == scale);
-            there.unwrap_or_else(|| {
-                let mut x = job.x.clone();
-                elementwise::round_to_fp8(&mut x, &[scale]);
-                rounded.push((job.x, scale, x));
-                rounded.len() - 1
-            })
-        });
-        places.push(place);
-    }
-    let jobs: Vec<Job> = jobs
-        .iter()
-        .zip(&places)
-        .map(|(job, place)| Job { x: place.map_or(job.x, |at| &rounded[at].2), w: job.w })
-        .collect();
-    products(isa, &jobs)
 }
 
 impl Default for Cpu {
@@ -175,7 +200,7 @@ impl Backend for Cpu {
 
     fn linear<const N: usize>(&self, x: &Array, layers: [&Linear<Self>; N]) -> Result<[Array; N]> {
         let jobs: Vec<Job> = layers.iter().map(|l| Job { x, w: &l.weight }).collect();
-        let mut results = self.products(&jobs).into_iter();
+        let mut results = self.products(&jobs)?.into_iter();
         Ok(layers.map(|layer| {
             let mut y = results.next().unwrap_or_default();
             if let Some(bias) = &layer.bias {
@@ -249,7 +274,7 @@ impl Backend for Cpu {
         routing: Routing,
         experts: &Vec<SwiGlu<Self>>,
     ) -> Result<Array> {
-        Ok(experts::mix(self, x, router, routing, experts))
+        experts::mix(self, x, router, routing, experts)
     }
 }
 
@@ -257,6 +282,33 @@ impl Backend for Cpu {
 mod tests {
     use super::*;
     use crate::weights::{Bytes, Scales};
+
+    /// Computes only for matrices of two rows, and gives what nobody else would.
+    struct Two;
+
+    impl Products for Two {
+        fn product(&self, x: &Array, w: &Matrix) -> Result<Option<Array>> {
+            Ok((w.rows == 2).then(|| Array::new(x.rows(), 2, vec![-1.0; x.rows() * 2])))
+        }
+    }
+
+    #[test]
+    fn products_computed_elsewhere_stand_where_they_belong() {
+        let ones = |rows: usize| Linear::<Cpu> {
+            weight: Matrix {
+                name: "w".into(),
+                rows,
+                cols: 3,
+                bytes: Bytes::owned(1f32.to_le_bytes().repeat(3 * rows)),
+                format: Format::F32,
+            },
+            bias: None,
+        };
+        let cpu = Cpu::default().with_products(Arc::new(Two));
+        let x = Array::new(1, 3, vec![1.0, 2.0, 3.0]);
+        let y = cpu.linear(&x, [&ones(1), &ones(2), &ones(3), &ones(2)]).unwrap();
+        assert_eq!(y.map(|y| y.values().to_vec()), [vec![6.0], vec![-1.0; 2], vec![6.0; 3], vec![-1.0; 2]]);
+    }
 
     /// An FP8 matrix whose inputs have the scale `inputs`.
     fn layer(salt: usize, inputs: Option<f32>) -> Linear<Cpu> {

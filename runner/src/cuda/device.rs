@@ -89,6 +89,11 @@ impl Device {
         }
     }
 
+    /// Gives free memory back to the driver.
+    pub fn trim(&self) {
+        self.pool.empty();
+    }
+
     /// Memory for as long as the model is there.
     pub fn keep(&self, bytes: usize) -> Result<Memory> {
         match Memory::new(&self.context, bytes.max(4)) {

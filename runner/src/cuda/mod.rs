@@ -8,6 +8,7 @@
 //! A launch is made in one place for every executor: the CUDA driver, or the fibers of the tests (kernels/host), which
 //! run the same kernels on a processor.
 
+pub mod awq;
 mod backend;
 pub mod device;
 pub mod driver;

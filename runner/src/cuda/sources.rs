@@ -53,7 +53,7 @@ macro_rules! module {
 }
 
 /// All kernels.
-pub const MODULES: [Module; 18] = [
+pub const MODULES: [Module; 22] = [
     module!("attention.cu", "kv_write_{kv}", "attention_split_{kv}", "attention_combine"),
     module!("combine.cu", "combine"),
     module!(
@@ -65,20 +65,24 @@ pub const MODULES: [Module; 18] = [
         "delta_recurrent_256",
         "delta_chunked"
     ),
+    module!("descent.cu", "descent_off", "descent"),
     module!("down.cu", "down_{format}"),
     module!("elementwise.cu", "add", "bias", "clamp", "gate", "swiglu", "rows", "columns", "fp8_kept"),
     module!("embed.cu", "embed_{format}"),
     module!("fp8.cu", "fp8_quantize_{float}", "fp8_amax_{float}"),
     module!("gate_up.cu", "gate_up_{format}"),
     module!("gemv.cu", "gemv_{format}"),
+    module!("gram.cu", "gram"),
+    module!("grid.cu", "grid_round_{float}", "grid_try", "grid_keep", "grid_codes"),
     module!("int4.cu", "int4_quantize_{float}", "weight_shares_{float}", "squared_difference"),
+    module!("lanes.cu", "lanes_product_{float}"),
     module!("repack.cu", "awq_codes", "awq_zeros"),
     module!("rmsnorm.cu", "rmsnorm", "rmsnorm_add", "rmsnorm_gated"),
     module!("rope.cu", "rope"),
     module!("router.cu", "router"),
     module!("sample.cu", "argmax", "sample"),
     module!("sort.cu", "sort_visits"),
-    module!("stats.cu", "column_stats"),
+    module!("stats.cu", "column_stats", "column_squares"),
     module!("tile.cu", "tile_{format}_{parts}"),
 ];
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod attention;
+mod awq;
 mod build;
 mod compile;
 mod delta;

@@ -39,7 +39,7 @@ struct Planted {
 
 use Caught::{Order, Outside, Report, Result as Wrong};
 
-const PLANTED: [Planted; 17] = [
+const PLANTED: [Planted; 19] = [
     Planted {
         what: "no barrier between writing and reading shared memory",
         file: "gemv.cu",
@@ -149,6 +149,20 @@ const PLANTED: [Planted; 17] = [
         caught: &[Order, Wrong],
     },
     Planted {
+        what: "no barrier before the next tokens are put down",
+        file: "gram.cu",
+        from: "        // Before the next tokens are written there.\n        __syncthreads();",
+        to: "",
+        caught: &[Order, Wrong],
+    },
+    Planted {
+        what: "tiles below the diagonal left out",
+        file: "gram.cu",
+        from: "if (left != top)",
+        to: "if (false)",
+        caught: &[Wrong],
+    },
+    Planted {
         what: "one position too many",
         file: "attention.cu",
         from: "u32 count = positions[token] + 1,",
@@ -210,6 +224,7 @@ fn check(file: &str, program: &std::path::Path) -> Result<(), String> {
         "sort.cu" => check_sort(&mut m),
         "attention.cu" => check_attention(&mut m),
         "down.cu" => check_down(&mut m),
+        "gram.cu" => check_gram(&mut m),
         _ => check_router(&mut m),
     }
 }
@@ -283,6 +298,16 @@ fn check_attention(m: &mut Machine) -> Result<(), String> {
     let span = runner::backend::Span { start: 0, len: 40 };
     let want = cpu.attention([q, k, v], heads, &[span], vec![&mut kv]).unwrap();
     compare(&m.read_floats(out), want.values())
+}
+
+fn check_gram(m: &mut Machine) -> Result<(), String> {
+    let (tokens, width) = (20, 100);
+    let x = random(tokens * width, 9);
+    let (x_at, sums) = (m.floats(&x), m.floats(&vec![0.0; width * width]));
+    let (tokens, cols) = (tokens as u32, width as u32);
+    run(m, Gram { x: x_at, tokens, cols, first: 0, width: cols, sums }.launch())?;
+    let sum = |i: usize| x.chunks(width).map(|t| t[i / width] * t[i % width]).sum::<f32>();
+    compare(&m.read_floats(sums), &(0..width * width).map(sum).collect::<Vec<_>>())
 }
 
 fn check_router(m: &mut Machine) -> Result<(), String> {

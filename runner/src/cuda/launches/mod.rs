@@ -5,6 +5,7 @@
 //! grid of no blocks is an error to CUDA.
 
 mod attention;
+mod awq;
 mod delta;
 mod elementwise;
 mod experts;
@@ -16,6 +17,9 @@ mod sample;
 mod weights;
 
 pub use attention::{Attention, AttentionCombine, KvKind, KvWrite, Rope};
+pub use awq::{
+    ColumnSquares, Descent, DescentOff, Gram, GridCodes, GridKeep, GridRound, GridTry, Groups, LanesProduct,
+};
 pub use delta::{Conv, DeltaGates, DeltaRule, DeltaShape, UnitNorm};
 pub use elementwise::{Add, Bias, Clamp, Columns, Fp8Kept, Gate, Rows, Swiglu};
 pub use experts::{Combine, Down, GateUp, Grouped, Router, Shared, SortVisits, Tile};
