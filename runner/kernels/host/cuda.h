@@ -54,9 +54,12 @@ struct Call {
 struct Place {
     uint3 thread, block;
     dim3 block_size, grid_size;
+    // Where the block's threads have their stacks, and what they send each other.
+    uintptr_t own = 0;
 };
+#define PREP_NEAR __attribute__((tls_model("initial-exec")))
 // Of the running fiber.
-extern thread_local Place place;
+extern PREP_NEAR __thread Place place;
 
 // Waits until every thread of the block stands at this call.
 void block_barrier(Call call);
@@ -73,8 +76,8 @@ void *static_shared(const void *key, size_t size);
 [[noreturn]] void fail(Call call, const char *what);
 // The same for what no call of this file has found.
 [[noreturn]] void fail(const char *what);
-// Whether this belongs to the threads of the block: their stacks, and what they send each other.
-bool of_threads(uintptr_t at);
+// Bytes of that.
+const size_t STACKS = 128 << 20, MESSAGES = 64 << 10, OWN = STACKS + MESSAGES;
 // Shared memory of exactly this size, and the end of all of it. Whoever runs the kernels defines them.
 void *shared_room(size_t size);
 void shared_return();

@@ -96,13 +96,12 @@ static const size_t RETURN_AT = 11;
 
 namespace prep {
 
-thread_local Place place;
+PREP_NEAR __thread Place place;
 
 namespace {
 
-const size_t STACK = 128 << 10;
-const size_t MESSAGE = 64;
 const unsigned MOST_THREADS = 1024;
+const size_t STACK = STACKS / MOST_THREADS, MESSAGE = MESSAGES / MOST_THREADS;
 // What every GPU from sm_80 on lets a block have after asking for it.
 const size_t MOST_SHARED = 99 << 10;
 
@@ -115,7 +114,7 @@ struct Fiber {
     Call call;
     unsigned mask;
     size_t size;
-    unsigned char sent[MESSAGE], received[MESSAGE];
+    unsigned char sent[MESSAGE];
 };
 
 struct Machine {
@@ -136,22 +135,24 @@ struct Machine {
     bool failed = false;
     uint64_t random = 0;
 };
-thread_local Machine machine;
+// A plain pointer, and in the thread's first block of memory: it is looked at all the time.
+PREP_NEAR __thread Machine *machine = nullptr;
 
 std::map<std::string, const Kernel *> &kernels() {
     static std::map<std::string, const Kernel *> all;
     return all;
 }
 
-char *stack_of(unsigned thread) { return machine.stacks + size_t(thread) * STACK; }
+char *message_to(unsigned thread) { return machine->stacks + STACKS + thread * MESSAGE; }
+char *stack_of(unsigned thread) { return machine->stacks + size_t(thread) * STACK; }
 
 __attribute__((no_sanitize("address"))) void to_scheduler(bool forever) {
-    Fiber &self = machine.fibers[machine.running];
+    Fiber &self = machine->fibers[machine->running];
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(forever ? nullptr : &self.fake_stack, machine.scheduler_bottom,
-                                   machine.scheduler_size);
+    __sanitizer_start_switch_fiber(forever ? nullptr : &self.fake_stack, machine->scheduler_bottom,
+                                   machine->scheduler_size);
 #endif
-    prep_switch(&self.stack_pointer, machine.scheduler);
+    prep_switch(&self.stack_pointer, machine->scheduler);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(self.fake_stack, nullptr, nullptr);
 #endif
@@ -159,24 +160,24 @@ __attribute__((no_sanitize("address"))) void to_scheduler(bool forever) {
 }
 
 uint3 thread_at(unsigned i) {
-    const dim3 &b = machine.block;
+    const dim3 &b = machine->block;
     return {i % b.x, i / b.x % b.y, i / b.x / b.y};
 }
 
 __attribute__((no_sanitize("address"))) void run(unsigned thread) {
-    machine.running = thread;
+    machine->running = thread;
     place.thread = thread_at(thread);
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&machine.scheduler_fake, stack_of(thread), STACK);
+    __sanitizer_start_switch_fiber(&machine->scheduler_fake, stack_of(thread), STACK);
 #endif
-    prep_switch(&machine.scheduler, machine.fibers[thread].stack_pointer);
+    prep_switch(&machine->scheduler, machine->fibers[thread].stack_pointer);
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(machine.scheduler_fake, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(machine->scheduler_fake, nullptr, nullptr);
 #endif
 }
 
 void prepare(unsigned thread) {
-    Fiber &f = machine.fibers[thread];
+    Fiber &f = machine->fibers[thread];
     f = Fiber{};
     auto *top = reinterpret_cast<uintptr_t *>(stack_of(thread) + STACK - 64);
     top -= SAVED;
@@ -203,59 +204,58 @@ std::string told(Call call) {
 }
 
 void start_report() {
-    machine.report = std::string("kernel ") + machine.kernel->name + ", block " + position(place.block) + ": ";
-    machine.failed = true;
+    machine->report = std::string("kernel ") + machine->kernel->name + ", block " + position(place.block) + ": ";
+    machine->failed = true;
 }
 
 // Nobody can go on: says who waits where.
 void report_divergence() {
     start_report();
     std::map<std::string, std::pair<unsigned, unsigned>> groups;
-    for (unsigned i = 0; i < machine.threads; i++) {
-        const Fiber &f = machine.fibers[i];
+    for (unsigned i = 0; i < machine->threads; i++) {
+        const Fiber &f = machine->fibers[i];
         std::string key = f.state == State::Done ? "finished" : "waiting in " + told(f.call);
         auto entry = groups.emplace(key, std::make_pair(0u, i)).first;
         entry->second.first++;
     }
-    machine.report += "threads wait for each other in vain:";
+    machine->report += "threads wait for each other in vain:";
     for (auto &g : groups) {
-        machine.report += "\n  " + std::to_string(g.second.first) + " " + g.first + ", the first of them thread " +
+        machine->report += "\n  " + std::to_string(g.second.first) + " " + g.first + ", the first of them thread " +
                           position(thread_at(g.second.second));
     }
 }
 
 void make_ready(unsigned thread) {
-    machine.fibers[thread].state = State::Ready;
-    machine.ready.push_back(thread);
+    machine->fibers[thread].state = State::Ready;
+    machine->ready.push_back(thread);
 }
 
-bool same(const Call &a, const Call &b) {
-    return a.line == b.line && std::strcmp(a.name, b.name) == 0 && std::strcmp(a.file, b.file) == 0;
-}
+bool same(const char *a, const char *b) { return a == b || std::strcmp(a, b) == 0; }
+bool same(const Call &a, const Call &b) { return a.line == b.line && same(a.name, b.name) && same(a.file, b.file); }
 
 void release_block() {
-    const Call &first = machine.fibers[0].call;
-    for (unsigned i = 1; i < machine.threads; i++) {
-        if (!same(first, machine.fibers[i].call)) {
+    const Call &first = machine->fibers[0].call;
+    for (unsigned i = 1; i < machine->threads; i++) {
+        if (!same(first, machine->fibers[i].call)) {
             return;
         }
     }
-    machine.in_block = 0;
-    for (unsigned i = 0; i < machine.threads; i++) {
+    machine->in_block = 0;
+    for (unsigned i = 0; i < machine->threads; i++) {
         make_ready(i);
     }
 }
 
 // Lets the lanes of `thread`'s mask go on if all of them wait in the same call.
 void release_warp(unsigned thread) {
-    const Fiber &me = machine.fibers[thread];
+    const Fiber &me = machine->fibers[thread];
     unsigned first = thread / 32 * 32;
     for (unsigned l = 0; l < 32; l++) {
         if (me.mask >> l & 1) {
-            if (first + l >= machine.threads) {
+            if (first + l >= machine->threads) {
                 return;
             }
-            const Fiber &f = machine.fibers[first + l];
+            const Fiber &f = machine->fibers[first + l];
             if (f.state != State::InWarp || f.mask != me.mask || !same(f.call, me.call)) {
                 return;
             }
@@ -263,8 +263,8 @@ void release_warp(unsigned thread) {
     }
     for (unsigned l = 0; l < 32; l++) {
         if (me.mask >> l & 1) {
-            Fiber &f = machine.fibers[first + l];
-            std::memcpy(f.received, f.sent, f.size);
+            Fiber &f = machine->fibers[first + l];
+            std::memcpy(message_to(first + l), f.sent, f.size);
             make_ready(first + l);
         }
     }
@@ -272,12 +272,12 @@ void release_warp(unsigned thread) {
 
 unsigned next(unsigned seed) {
     size_t at = 0;
-    auto &ready = machine.ready;
+    auto &ready = machine->ready;
     if (seed == 1) {
         at = ready.size() - 1;
     } else if (seed > 1) {
-        machine.random = machine.random * 6364136223846793005u + 1442695040888963407u;
-        at = size_t(machine.random >> 33) % ready.size();
+        machine->random = machine->random * 6364136223846793005u + 1442695040888963407u;
+        at = size_t(machine->random >> 33) % ready.size();
     }
     unsigned thread = ready[at];
     if (seed == 0) {
@@ -291,19 +291,19 @@ unsigned next(unsigned seed) {
 
 void run_block(const Order &order) {
     if (order.shared > 0) {
-        std::memset(machine.shared, 0xff, order.shared);
+        std::memset(machine->shared, 0xff, order.shared);
     }
-    for (auto &a : machine.arrays) {
+    for (auto &a : machine->arrays) {
         std::memset(a.second.first, 0xff, a.second.second);
     }
-    machine.in_block = machine.done = 0;
-    machine.ready.clear();
-    for (unsigned i = 0; i < machine.threads; i++) {
+    machine->in_block = machine->done = 0;
+    machine->ready.clear();
+    for (unsigned i = 0; i < machine->threads; i++) {
         prepare(i);
         make_ready(i);
     }
-    while (machine.done < machine.threads && !machine.failed) {
-        if (machine.ready.empty()) {
+    while (machine->done < machine->threads && !machine->failed) {
+        if (machine->ready.empty()) {
             report_divergence();
             return;
         }
@@ -329,8 +329,8 @@ uint64_t block_at(uint64_t i, uint64_t blocks, unsigned seed) {
 
 bool within_limits(const Order &o) {
     auto refuse = [](const std::string &what) {
-        machine.report = std::string("kernel ") + machine.kernel->name + ": " + what;
-        machine.failed = true;
+        machine->report = std::string("kernel ") + machine->kernel->name + ": " + what;
+        machine->failed = true;
         return false;
     };
     size_t threads = size_t(o.block.x) * o.block.y * o.block.z;
@@ -353,18 +353,18 @@ bool within_limits(const Order &o) {
 } // namespace
 
 void block_barrier(Call call) {
-    Fiber &self = machine.fibers[machine.running];
+    Fiber &self = machine->fibers[machine->running];
     self.state = State::InBlock;
     self.call = call;
-    if (++machine.in_block == machine.threads) {
+    if (++machine->in_block == machine->threads) {
         release_block();
     }
     to_scheduler(false);
 }
 
 void warp_exchange(Call call, unsigned mask, const void *mine, size_t size) {
-    unsigned thread = machine.running;
-    Fiber &self = machine.fibers[thread];
+    unsigned thread = machine->running;
+    Fiber &self = machine->fibers[thread];
     if (!(mask >> (thread % 32) & 1)) {
         fail(call, "a lane calls that is not in its mask");
     }
@@ -379,14 +379,14 @@ void warp_exchange(Call call, unsigned mask, const void *mine, size_t size) {
     to_scheduler(false);
 }
 
-const void *theirs(unsigned lane) { return machine.fibers[machine.running / 32 * 32 + lane].received; }
+const void *theirs(unsigned lane) { return message_to(machine->running / 32 * 32 + lane); }
 
-unsigned lane() { return machine.running % 32; }
+unsigned lane() { return machine->running % 32; }
 
-void *dynamic_shared() { return machine.shared; }
+void *dynamic_shared() { return machine->shared; }
 
 void *static_shared(const void *key, size_t size) {
-    auto &array = machine.arrays[key];
+    auto &array = machine->arrays[key];
     if (array.first == nullptr) {
         array = {shared_room(size), size};
         std::memset(array.first, 0xff, size);
@@ -398,14 +398,9 @@ void fail(Call call, const char *what) { fail(("in " + told(call) + ": " + what)
 
 void fail(const char *what) {
     start_report();
-    machine.report += "thread " + position(place.thread) + " " + what;
+    machine->report += "thread " + position(place.thread) + " " + what;
     to_scheduler(true);
     std::abort();
-}
-
-bool of_threads(uintptr_t at) {
-    auto in = [at](const void *first, size_t size) { return at - reinterpret_cast<uintptr_t>(first) < size; };
-    return in(machine.stacks, STACK * MOST_THREADS) || in(machine.fibers.data(), sizeof(Fiber) * MOST_THREADS);
 }
 
 void add(const Kernel *kernel) { kernels()[kernel->name] = kernel; }
@@ -416,39 +411,42 @@ const Kernel *find(const char *name) {
 }
 
 const char *launch(const Kernel &kernel, void **arguments, const Order &order) {
-    machine.kernel = &kernel;
-    machine.arguments = arguments;
-    machine.block = order.block;
-    machine.failed = false;
-    machine.report.clear();
+    static thread_local Machine mine;
+    machine = &mine;
+    machine->kernel = &kernel;
+    machine->arguments = arguments;
+    machine->block = order.block;
+    machine->failed = false;
+    machine->report.clear();
     if (!within_limits(order)) {
-        return machine.report.c_str();
+        return machine->report.c_str();
     }
-    machine.threads = order.block.x * order.block.y * order.block.z;
-    machine.random = order.seed * 0x9e3779b97f4a7c15u + 1;
-    if (machine.stacks == nullptr) {
-        void *room = mmap(nullptr, STACK * MOST_THREADS, PROT_READ | PROT_WRITE,
+    machine->threads = order.block.x * order.block.y * order.block.z;
+    machine->random = order.seed * 0x9e3779b97f4a7c15u + 1;
+    if (machine->stacks == nullptr) {
+        void *room = mmap(nullptr, OWN, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (room == MAP_FAILED) {
             std::abort();
         }
-        machine.stacks = static_cast<char *>(room);
+        machine->stacks = static_cast<char *>(room);
     }
-    machine.fibers.resize(MOST_THREADS);
-    machine.arrays.clear();
-    machine.shared = order.shared > 0 ? static_cast<unsigned char *>(shared_room(order.shared)) : nullptr;
+    machine->fibers.resize(MOST_THREADS);
+    machine->arrays.clear();
+    machine->shared = order.shared > 0 ? static_cast<unsigned char *>(shared_room(order.shared)) : nullptr;
+    place.own = reinterpret_cast<uintptr_t>(machine->stacks);
     place.block_size = order.block;
     place.grid_size = order.grid;
     uint64_t blocks = uint64_t(order.grid.x) * order.grid.y * order.grid.z;
-    for (uint64_t i = order.first; i < blocks && !machine.failed; i += order.step) {
+    for (uint64_t i = order.first; i < blocks && !machine->failed; i += order.step) {
         uint64_t at = block_at(i, blocks, order.seed);
         place.block = {unsigned(at % order.grid.x), unsigned(at / order.grid.x % order.grid.y),
                        unsigned(at / order.grid.x / order.grid.y)};
         run_block(order);
     }
     shared_return();
-    machine.arrays.clear();
-    return machine.failed ? machine.report.c_str() : nullptr;
+    machine->arrays.clear();
+    return machine->failed ? machine->report.c_str() : nullptr;
 }
 
 } // namespace prep
@@ -456,11 +454,11 @@ const char *launch(const Kernel &kernel, void **arguments, const Order &order) {
 extern "C" __attribute__((no_sanitize("address"))) void prep_fiber_main() {
     using namespace prep;
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &machine.scheduler_bottom, &machine.scheduler_size);
+    __sanitizer_finish_switch_fiber(nullptr, &machine->scheduler_bottom, &machine->scheduler_size);
 #endif
-    machine.kernel->call(machine.arguments);
-    machine.fibers[machine.running].state = State::Done;
-    machine.done++;
+    machine->kernel->call(machine->arguments);
+    machine->fibers[machine->running].state = State::Done;
+    machine->done++;
     to_scheduler(true);
     std::abort();
 }

@@ -19,16 +19,33 @@ PREP_FN void mma_16x8x16(float *d, const u32 *a, const u32 *b, PREP_WHERE) {
     u32 sent[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     ::prep::warp_exchange(PREP_CALL("mma_16x8x16"), ALL_LANES, sent, sizeof sent);
     u32 lane = ::prep::lane();
-    auto word = [](u32 from, u32 i) { return static_cast<const u32 *>(::prep::theirs(from))[i]; };
-    auto half = [](u32 word, u32 odd) { return from_bf16(u16(odd ? word >> 16 : word)); };
-    // Numbers of A and B by their row and column, wherever they lie.
-    auto A = [&](u32 row, u32 k) { return half(word(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2), k % 2); };
-    auto B = [&](u32 k, u32 col) { return half(word(col * 4 + k % 8 / 2, 4 + k / 8), k % 2); };
+    // Rows g and g + 8 of A, columns 2t and 2t + 1 of B, from the lanes that have parts of them.
+    float rows[2][16], cols[2][16];
+    auto put = [](float *to, u32 word) {
+        to[0] = from_bf16(u16(word));
+        to[1] = from_bf16(u16(word >> 16));
+    };
+    // Unrolled, so that the arrays are registers and no access of theirs has to be checked.
+#pragma GCC unroll 4
+    for (u32 q = 0; q < 4; q++) {
+        auto *mine = static_cast<const u32 *>(::prep::theirs(lane / 4 * 4 + q));
+#pragma GCC unroll 4
+        for (u32 i = 0; i < 4; i++) {
+            put(rows[i % 2] + i / 2 * 8 + 2 * q, mine[i]);
+        }
+#pragma GCC unroll 2
+        for (u32 c = 0; c < 2; c++) {
+            auto *other = static_cast<const u32 *>(::prep::theirs((lane % 4 * 2 + c) * 4 + q));
+            put(cols[c] + 2 * q, other[4]);
+            put(cols[c] + 8 + 2 * q, other[5]);
+        }
+    }
+#pragma GCC unroll 4
     for (u32 i = 0; i < 4; i++) {
-        u32 row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
         float sum = d[i];
+#pragma GCC unroll 16
         for (u32 k = 0; k < 16; k++) {
-            sum = fmaf(A(row, k), B(k, col), sum);
+            sum = fmaf(rows[i / 2][k], cols[i % 2][k], sum);
         }
         d[i] = sum;
     }

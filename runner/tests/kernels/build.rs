@@ -15,6 +15,7 @@ pub const SERVER: Recipe<'static> = Recipe {
         ("fibers.cpp", include_str!("../../kernels/host/fibers.cpp")),
         ("server.cpp", include_str!("../../kernels/host/server.cpp")),
     ],
+    kernels: true,
     flags: &[
         "-std=c++17",
         "-O1",

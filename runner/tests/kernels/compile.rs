@@ -30,7 +30,7 @@ pub fn compiler() -> Option<OsString> {
         .clone()
 }
 
-/// A program or a library that holds kernels.
+/// A program, a library or an object, with the kernels in it or without.
 #[derive(Debug, Clone, Copy, Hash)]
 pub struct Recipe<'a> {
     /// What its folder's name begins with.
@@ -39,6 +39,8 @@ pub struct Recipe<'a> {
     pub output: &'a str,
     /// Name and text of the files besides the kernels; those of `.cpp` are compiled.
     pub files: &'a [(&'a str, &'a str)],
+    /// Whether it holds the kernels.
+    pub kernels: bool,
     /// For every file.
     pub flags: &'a [&'a str],
     /// For the kernels besides.
@@ -48,11 +50,12 @@ pub struct Recipe<'a> {
 }
 
 impl Recipe<'_> {
-    /// The folder with the output of all kernels, made once for each state of the sources.
+    /// The folder with the output, made once for each state of the sources.
     pub fn built(&self, compiler: &OsStr) -> PathBuf {
         let mut hash = DefaultHasher::new();
         (self, compiler).hash(&mut hash);
-        let texts = MODULES.iter().map(|m| m.source).chain(HEADERS).map(|s| (s.name, s.text));
+        let modules: &[Module] = if self.kernels { &MODULES } else { &[] };
+        let texts = modules.iter().map(|m| m.source).chain(HEADERS).map(|s| (s.name, s.text));
         texts.for_each(|t| t.hash(&mut hash));
         let home = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let prefix = format!("{}-", self.name);
@@ -63,7 +66,7 @@ impl Recipe<'_> {
             // Whole or absent: another test process may make the same at the same time.
             let new = home.join(format!("{name}.{}", std::process::id()));
             fs::create_dir_all(&new).unwrap();
-            self.compile(compiler, &new, &MODULES, &|text| text.to_string()).unwrap();
+            self.compile(compiler, &new, modules, &|text| text.to_string()).unwrap();
             if fs::rename(&new, &folder).is_err() {
                 assert!(folder.exists(), "{}", folder.display());
                 let _ = fs::remove_dir_all(&new);

@@ -83,6 +83,7 @@ pub enum Checks {
 #[derive(Debug, Clone)]
 pub struct StandIn {
     folder: PathBuf,
+    checks: Checks,
 }
 
 impl StandIn {
@@ -93,15 +94,9 @@ impl StandIn {
             eprintln!("skipped: the stand-in driver is for Linux");
             return None;
         }
-        let build = || {
-            let compiler = compiler()?;
-            let folder = recipe(checks, &compiler).built(&compiler);
-            // Programs ask for either name; another process may have made it.
-            #[cfg(unix)]
-            let _ = std::os::unix::fs::symlink(LIBRARY, folder.join("libcuda.so.1"));
-            Some(folder)
-        };
-        BUILT[checks as usize].get_or_init(build).clone().map(|folder| StandIn { folder })
+        let build = || compiler().map(|c| build(checks, &c));
+        let folder = BUILT[checks as usize].get_or_init(build).clone()?;
+        Some(StandIn { folder, checks })
     }
 
     /// What a program has to find in its environment to load the library as its driver. The report is appended to the
@@ -112,18 +107,41 @@ impl StandIn {
             path.push(":");
             path.push(before);
         }
-        vec![("LD_LIBRARY_PATH", path), ("PREP_STANDIN_REPORT", report.into())]
+        let threads = match self.checks {
+            Checks::Accesses => 1,
+            Checks::Pointers => std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        vec![
+            ("LD_LIBRARY_PATH", path),
+            ("PREP_STANDIN_REPORT", report.into()),
+            ("PREP_STANDIN_THREADS", threads.to_string().into()),
+        ]
     }
 }
 
-fn recipe(checks: Checks, compiler: &OsStr) -> Recipe<'static> {
-    let plain = Recipe {
-        name: "driver-fast",
-        output: LIBRARY,
+/// The folder with the library.
+fn build(checks: Checks, compiler: &OsStr) -> PathBuf {
+    let flags = &["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"];
+    // The same for both, so made once.
+    let driver = Recipe {
+        name: "driver-object",
+        output: "driver.o",
         files: FILES,
-        flags: &["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"],
+        kernels: false,
+        flags,
         kernel_flags: &[],
+        link_flags: &["-r"],
+    };
+    let object = driver.built(compiler).join(driver.output);
+    let library = Recipe {
+        name: if checks == Checks::Accesses { "driver-checked" } else { "driver-fast" },
+        output: LIBRARY,
+        files: &[("cuda.h", include_str!("../../kernels/host/cuda.h"))],
+        kernels: true,
+        flags,
+        kernel_flags: if checks == Checks::Accesses { call_before_access(compiler) } else { &[] },
         link_flags: &[
+            &object.to_string_lossy(),
             "-shared",
             "-pthread",
             "-Wl,-soname,libcuda.so.1",
@@ -132,39 +150,31 @@ fn recipe(checks: Checks, compiler: &OsStr) -> Recipe<'static> {
             "-Wl,-z,nodelete",
         ],
     };
-    match checks {
-        Checks::Pointers => plain,
-        Checks::Accesses => Recipe {
-            name: "driver-checked",
-            flags: &[
-                "-std=c++17",
-                "-O2",
-                "-g1",
-                "-fPIC",
-                "-fvisibility=hidden",
-                "-ffp-contract=off",
-                "-DPREP_CHECKED",
-            ],
-            // A call before every access. Arrays on the stack are left to tests/kernels.
-            kernel_flags: match is_clang(compiler) {
-                true => &[
-                    "-fsanitize=kernel-address",
-                    "-mllvm",
-                    "-asan-instrumentation-with-call-threshold=0",
-                    "-mllvm",
-                    "-asan-stack=0",
-                    "-mllvm",
-                    "-asan-globals=0",
-                ],
-                false => &[
-                    "-fsanitize=kernel-address",
-                    "--param=asan-instrumentation-with-call-threshold=0",
-                    "--param=asan-stack=0",
-                    "--param=asan-globals=0",
-                ],
-            },
-            ..plain
-        },
+    let folder = library.built(compiler);
+    // Programs ask for either name; another process may have made it.
+    #[cfg(unix)]
+    let _ = std::os::unix::fs::symlink(LIBRARY, folder.join("libcuda.so.1"));
+    folder
+}
+
+/// Arrays on the stack are left to tests/kernels.
+fn call_before_access(compiler: &OsStr) -> &'static [&'static str] {
+    match is_clang(compiler) {
+        true => &[
+            "-fsanitize=kernel-address",
+            "-mllvm",
+            "-asan-instrumentation-with-call-threshold=0",
+            "-mllvm",
+            "-asan-stack=0",
+            "-mllvm",
+            "-asan-globals=0",
+        ],
+        false => &[
+            "-fsanitize=kernel-address",
+            "--param=asan-instrumentation-with-call-threshold=0",
+            "--param=asan-stack=0",
+            "--param=asan-globals=0",
+        ],
     }
 }
 

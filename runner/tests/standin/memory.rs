@@ -271,7 +271,7 @@ fn wrong_frees_are_found() {
         "free of byte 4 of allocation 2",
         "free of an address of the host",
         "double free of allocation 3",
-        "pinned memory that was freed",
+        "double free of pinned memory",
         "no pinned allocation",
     ];
     report.assert_faults(&texts);

@@ -65,7 +65,23 @@ fn pinned_memory_is_read_when_the_copy_runs() {
         cuda.cuStreamSynchronize(stream).unwrap();
         assert_eq!(cuda.read(x, 1), Ok(vec![3.0]));
     };
-    with_driver(test, &CHECKED, body);
+    let Some(report) = with_driver(test, &CHECKED, body) else { return };
+    report.assert_faults(&["copy to the device: the host has changed pinned memory"]);
+}
+
+#[test]
+fn the_device_may_write_pinned_memory_and_read_it_again() {
+    let test = "streams::the_device_may_write_pinned_memory_and_read_it_again";
+    let body = |cuda: &Cuda| {
+        let (x, y, stream) = (cuda.floats(&[1.0]), cuda.alloc(4), cuda.stream());
+        let pinned = Pinned::new(cuda, 1);
+        cuda.cuMemcpyDtoHAsync_v2(pinned.handle(), x, 4, stream).unwrap();
+        cuda.cuMemcpyHtoDAsync_v2(y, pinned.handle(), 4, stream).unwrap();
+        cuda.cuStreamSynchronize(stream).unwrap();
+        assert_eq!(cuda.read(y, 1), Ok(vec![1.0]));
+    };
+    let Some(report) = with_driver(test, &CHECKED, body) else { return };
+    report.assert_faults(&[]);
 }
 
 #[test]

@@ -69,8 +69,10 @@ bool constant(uintptr_t at, size_t bytes) {
     fail(kept.c_str());
 }
 
+inline bool own(uintptr_t at) { return at - place.own < OWN; }
+
 __attribute__((noinline)) void check_elsewhere(uintptr_t at, size_t bytes, bool writes) {
-    if (!of_threads(at) && (writes || !constant(at, bytes))) {
+    if (writes || !constant(at, bytes)) {
         stop(at, bytes, writes, "");
     }
 }
@@ -79,7 +81,7 @@ Arena &a = arena();
 
 template <size_t N> inline void check(uintptr_t at, bool writes) {
     if (!a.holds(at)) {
-        return check_elsewhere(at, N, writes);
+        return own(at) ? void() : check_elsewhere(at, N, writes);
     }
     if (at % N != 0) {
         stop(at, N, writes, ", not a multiple of its size");
@@ -96,7 +98,7 @@ inline void check_any(uintptr_t at, size_t bytes, bool writes) {
         return;
     }
     if (!a.holds(at)) {
-        return check_elsewhere(at, bytes, writes);
+        return own(at) ? void() : check_elsewhere(at, bytes, writes);
     }
     if (!a.may_touch(at, bytes)) {
         stop(at, bytes, writes, "");
@@ -112,7 +114,6 @@ void set_constant_bank(const void *at, size_t bytes) {
 
 } // namespace prep
 
-#if defined(PREP_CHECKED)
 extern "C" {
 #define PREP_CHECK(bytes)                                                                                              \
     void __asan_load##bytes##_noabort(uintptr_t at) { prep::check<bytes>(at, false); }                                 \
@@ -144,4 +145,3 @@ void *__asan_memset(void *to, int value, size_t bytes) {
     return std::memset(to, value, bytes);
 }
 }
-#endif

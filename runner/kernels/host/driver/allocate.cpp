@@ -103,7 +103,8 @@ PREP_API cuMemAllocHost_v2(void **at, size_t bytes) { return cuMemHostAlloc(at, 
 
 PREP_API cuMemFreeHost(void *at) {
     return call("cuMemFreeHost", Needs::Cleanup, [&] {
-        bool pending = driver().host.pinned("freed", at, 1) && pending_on(*current_device, static_cast<char *>(at), 1);
+        HostRange all{static_cast<char *>(at), driver().host.size(at), false};
+        bool pending = pending_on(*current_device, all, false);
         if (pending) {
             complete_all(*current_device);
         }

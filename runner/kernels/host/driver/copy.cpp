@@ -25,8 +25,7 @@ Action to_device(const Copy &c, std::shared_ptr<std::vector<char>> staged) {
     };
     Action action{Action::Copy, "copy to the device", run};
     if (staged == nullptr) {
-        action.host = c.host;
-        action.host_bytes = c.bytes;
+        action.host.push_back({c.host, c.bytes, false});
     }
     return action;
 }
@@ -38,7 +37,7 @@ Action to_host(const Copy &c) {
         std::memcpy(c.host, at(c.device), c.bytes);
         driver().counts.to_host += c.bytes;
     };
-    return {Action::Copy, "copy to the host", run, c.host, c.bytes, true};
+    return {Action::Copy, "copy to the host", run, {{c.host, c.bytes, true}}};
 }
 
 std::shared_ptr<std::vector<char>> staged(const Copy &c) {

@@ -1,4 +1,12 @@
-// The state of the stand-in: devices, and what was made on them.
+// A stand-in for NVIDIA's driver, for the tests: libcuda's C interface over kernels that were compiled for this
+// processor. A program that loads it by name runs unchanged.
+//
+//   program ── call ──▶ copy, launch, graph, allocate, ... ──▶ stream   what is to be done, in order
+//                           │ refusal: error code, report          │ when somebody waits
+//                           ▼                                      ▼
+//                       memory, host   what may be touched     workers ──▶ fibers ──▶ kernel ──▶ access
+//
+// Here is the state: devices, and what was made on them.
 #pragma once
 
 #include "capture.h"

@@ -2,7 +2,7 @@
 
 #include "call.h"
 
-#include <cstring>
+#include <algorithm>
 
 using namespace prep;
 
@@ -65,9 +65,7 @@ PREP_API cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         driver().counts.graph_launches++;
         Action action{Action::Graph, "cuGraphLaunch", [exec] { run_graph(exec->nodes); }};
         for (const Node &node : exec->nodes) {
-            if (node.action->writes_host && stream->capture == nullptr) {
-                std::memset(node.action->host, 0xff, node.action->host_bytes);
-            }
+            action.host.insert(action.host.end(), node.action->host.begin(), node.action->host.end());
         }
         enqueue(*stream, action);
     });

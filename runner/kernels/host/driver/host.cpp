@@ -34,7 +34,7 @@ void HostMemory::add(void *at, size_t bytes) {
     ranges[reinterpret_cast<uintptr_t>(at)] = {bytes, false, false};
 }
 
-size_t HostMemory::end(void *at) {
+size_t HostMemory::size(void *at) const {
     auto found = ranges.find(reinterpret_cast<uintptr_t>(at));
     if (found == ranges.end() || !found->second.ours) {
         fault(CUDA_ERROR_INVALID_VALUE, "free of memory that is no pinned allocation");
@@ -42,12 +42,15 @@ size_t HostMemory::end(void *at) {
     if (found->second.ended) {
         fault(CUDA_ERROR_INVALID_VALUE, "double free of pinned memory");
     }
-    found->second.ended = true;
+    return found->second.bytes;
+}
+
+void HostMemory::end(void *at) {
     // The addresses stay taken, the memory goes.
-    size_t whole = pages(found->second.bytes);
+    size_t whole = pages(size(at));
     madvise(at, whole, MADV_DONTNEED);
     mprotect(at, whole, PROT_NONE);
-    return found->second.bytes;
+    ranges[reinterpret_cast<uintptr_t>(at)].ended = true;
 }
 
 void HostMemory::remove(void *at) {

@@ -13,8 +13,10 @@ class HostMemory {
     void *allocate(size_t bytes);
     // Memory of the caller's from now on.
     void add(void *at, size_t bytes);
-    // Its size; afterwards it may not be touched. A fault where it was not allocated here.
-    size_t end(void *at);
+    // Bytes of an allocation; a fault where it was not allocated here, or was freed.
+    size_t size(void *at) const;
+    // Afterwards it may not be touched.
+    void end(void *at);
     void remove(void *at);
     // Whether a range is pinned; a fault where it is none of the host's, or only begins in pinned memory.
     bool pinned(const char *what, const void *at, size_t bytes) const;

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 namespace prep {
 
@@ -34,13 +33,7 @@ Settings::Settings() {
     memory = number_of("PREP_STANDIN_MEMORY", memory);
     seed = unsigned(number_of("PREP_STANDIN_SEED", seed));
     devices = int(number_of("PREP_STANDIN_DEVICES", 1));
-#if defined(PREP_CHECKED)
-    threads = 1;
-#else
-    threads = std::thread::hardware_concurrency();
-#endif
     threads = unsigned(number_of("PREP_STANDIN_THREADS", threads));
-    threads = threads == 0 ? 1 : threads;
     report = text_of("PREP_STANDIN_REPORT");
     std::string capability = text_of("PREP_STANDIN_CAPABILITY");
     if (!capability.empty() && std::sscanf(capability.c_str(), "%d.%d", &major, &minor) != 2) {

@@ -27,9 +27,26 @@ void lose(Device &device, const std::string &what, const Refusal &refusal) {
     refuse(refusal.code);
 }
 
+// A sum of the pinned memory that it reads.
+uint64_t sum_of(const Action &action) {
+    uint64_t sum = 1;
+    for (const HostRange &range : action.host) {
+        for (size_t i = 0; !range.written && i < range.bytes; i += 8) {
+            uint64_t word = 0;
+            std::memcpy(&word, range.at + i, range.bytes - i < 8 ? range.bytes - i : 8);
+            sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
+            sum ^= sum >> 29;
+        }
+    }
+    return sum;
+}
+
 void run_first(Stream &stream) {
     Pending first = stream.queue.front();
     Device &device = stream.device;
+    if (first.sum != 0 && first.sum != sum_of(*first.action)) {
+        report_fault(first.action->what, "the host has changed pinned memory that the copy still has to read");
+    }
     try {
         first.action->run();
     } catch (const Refusal &refusal) {
@@ -84,9 +101,14 @@ Stream &next(Device &device, const Mark &place) {
     return *all[d.random() % all.size()];
 }
 
+bool overlap(const HostRange &a, const HostRange &b) { return a.at < b.at + b.bytes && b.at < a.at + a.bytes; }
+
+// What the host may not read until it is written.
 void poison(const Action &action) {
-    if (action.writes_host) {
-        std::memset(action.host, 0xff, action.host_bytes);
+    for (const HostRange &range : action.host) {
+        if (range.written) {
+            std::memset(range.at, 0xff, range.bytes);
+        }
     }
 }
 
@@ -120,7 +142,6 @@ void enqueue(Stream &stream, Action action) {
     if (stream.capture != nullptr) {
         return record(stream, std::make_shared<Action>(std::move(action)));
     }
-    poison(action);
     push(stream, std::make_shared<Action>(std::move(action)), {});
 }
 
@@ -136,8 +157,14 @@ void push(Stream &stream, std::shared_ptr<const Action> action, std::vector<Mark
             after.push_back(other->last);
         }
     }
+    bool settled = true;
+    for (const HostRange &range : action->host) {
+        settled = settled && !range.written && !pending_on(device, range, true);
+    }
+    poison(*action);
+    uint64_t sum = settled && !action->host.empty() ? sum_of(*action) : 0;
     stream.last = std::make_shared<Marker>(Marker{&stream, false, {}});
-    stream.queue.push_back({std::move(action), std::move(after), stream.last});
+    stream.queue.push_back({std::move(action), std::move(after), stream.last, sum});
 }
 
 Mark end_of(Stream &stream) {
@@ -173,12 +200,13 @@ bool poll(const Mark &place) {
     return place->done;
 }
 
-bool pending_on(Device &device, const char *at, size_t bytes) {
+bool pending_on(Device &device, const HostRange &range, bool writes) {
     for (auto &s : device.streams) {
         for (const Pending &p : s->queue) {
-            const Action &a = *p.action;
-            if (a.host != nullptr && a.host < at + bytes && at < a.host + a.host_bytes) {
-                return true;
+            for (const HostRange &other : p.action->host) {
+                if (overlap(range, other) && (other.written || !writes)) {
+                    return true;
+                }
             }
         }
     }

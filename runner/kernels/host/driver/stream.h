@@ -19,15 +19,19 @@ struct Device;
 struct Stream;
 struct Capture;
 
+// Pinned memory that is read or written.
+struct HostRange {
+    char *at;
+    size_t bytes;
+    bool written;
+};
+
 // A kernel, a copy, a fill: what a stream does and a graph records.
 struct Action {
     enum Kind { Kernel = 0, Copy = 1, Fill = 2, Graph = 4, Empty = 5, Allocate = 10, Free = 11 } kind;
     std::string what;
     std::function<void()> run;
-    // Pinned memory that it reads or writes.
-    char *host = nullptr;
-    size_t host_bytes = 0;
-    bool writes_host = false;
+    std::vector<HostRange> host = {};
 };
 
 // A place in a stream: reached when all before it is done.
@@ -42,6 +46,8 @@ struct Pending {
     std::shared_ptr<const Action> action;
     std::vector<Mark> after;
     Mark end;
+    // Of the pinned memory that it reads, which the host leaves alone until then; 0 where others write there before.
+    uint64_t sum;
 };
 
 struct Stream {
@@ -72,7 +78,7 @@ void complete(const Mark &place);
 void complete_all(Device &device);
 // What the device comes to while the host asks: one step. Whether the place is reached.
 bool poll(const Mark &place);
-// Whether something pending touches this memory of the host.
-bool pending_on(Device &device, const char *at, size_t bytes);
+// Whether something pending touches this memory of the host; or writes there.
+bool pending_on(Device &device, const HostRange &range, bool writes);
 
 } // namespace prep
