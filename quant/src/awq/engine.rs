@@ -97,9 +97,7 @@ impl Engine {
             Ok(super::layer::squared(&y))
         };
         let power = product(reader.clone())?.max(f64::MIN_POSITIVE);
-        search(sizes, |s| {
-            Ok(product(rounded(cpu.isa(), reader, &columns(s), format, Give::Error))? / power)
-        })
+        search(sizes, |s| Ok(product(rounded(cpu.isa(), reader, &columns(s), format, Give::Error))? / power))
     }
 
     /// Codes `[rows, cols]` and grids `[rows, cols / group]`.
@@ -135,7 +133,8 @@ fn on_cpu(cpu: &Cpu, job: &ToStore<'_>) -> Result<(Vec<u8>, Vec<Grid>)> {
 fn on_gpu(gpu: &AwqEngine, job: &ToStore<'_>) -> Result<(Vec<u8>, Vec<Grid>)> {
     let group = job.format.group;
     let parts: Option<Vec<f32>> = job.clip.map(|moments| {
-        let places = moments.blocks().iter().flat_map(|b| (0..b.columns).step_by(group).map(move |at| (b, at)));
+        let places =
+            moments.blocks().iter().flat_map(|b| (0..b.columns).step_by(group).map(move |at| (b, at)));
         places.flat_map(|(block, at)| block.part(at, group)).collect()
     });
     let downhill: &Downhill<'_> = &|n| {

@@ -8,13 +8,7 @@ use super::{Array, Cpu, elementwise};
 use crate::backend::{Divide, Routing, SwiGlu};
 
 /// For each token the sum over its experts, in the order of the experts, of weight times output.
-pub fn mix(
-    cpu: &Cpu,
-    x: &Array,
-    router: &Array,
-    routing: Routing,
-    experts: &[SwiGlu<Cpu>],
-) -> Result<Array> {
+pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Result<Array> {
     let visits = visits(cpu.isa, router, routing);
     let busy: Vec<_> = experts.iter().zip(visits).filter(|(_, v)| !v.is_empty()).collect();
     let inputs: Vec<Array> = busy.iter().map(|(_, v)| gathered(x, v)).collect();

@@ -228,19 +228,10 @@ fn narrowed_grids_are_kept_where_they_lose_less() {
         let [w_at, s_at] = [&w, &s].map(|v| m.floats(v));
         let [whole, tried] = [(); 2].map(|()| [(); 2].map(|()| m.room(count * 4)));
         let (off, codes) = (m.room(n * 4), m.room(n));
-        let all = GridTry {
-            w: w_at,
-            s: s_at,
-            groups: g,
-            ratio: 1.0,
-            scales: whole[0],
-            zeros: whole[1],
-            off: None,
-        };
+        let all =
+            GridTry { w: w_at, s: s_at, groups: g, ratio: 1.0, scales: whole[0], zeros: whole[1], off: None };
         m.run(&all.launch());
-        m.run(
-            &GridTry { ratio: 0.85, scales: tried[0], zeros: tried[1], off: Some(off), ..all }.launch(),
-        );
+        m.run(&GridTry { ratio: 0.85, scales: tried[0], zeros: tried[1], off: Some(off), ..all }.launch());
         let mut want_off = w.clone();
         let (mut want_whole, mut want_tried) = (Vec::new(), Vec::new());
         for (n, part) in want_off.chunks_mut(group).enumerate() {
@@ -267,8 +258,7 @@ fn narrowed_grids_are_kept_where_they_lose_less() {
         want_off[n - 2 * group] = 1e30;
         through[n - 2 * group] = f32::INFINITY;
         let (off, through_at) = (m.floats(&want_off), m.floats(&through));
-        let least: Vec<f32> =
-            (0..count).map(|i| if i % 2 == 0 { f32::INFINITY } else { -1e-3 }).collect();
+        let least: Vec<f32> = (0..count).map(|i| if i % 2 == 0 { f32::INFINITY } else { -1e-3 }).collect();
         let (errors, kept) = (m.floats(&least), [whole, tried].map(|k| m.read_floats(k[0])));
         let kept = [m.floats(&vec![-1.0; kept[0].len()]), m.floats(&vec![-1.0; kept[1].len()])];
         let keep = GridKeep {
