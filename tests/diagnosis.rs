@@ -90,12 +90,9 @@ fn every_story_ends_in_one_sentence_that_says_what_to_change() {
             &["teaches JSON in `<tool_call>` and parser `mistral` reads Mistral", "--parser qwen3_coder"],
         );
         place(&model, Some(&plain), Some(&tools));
-        says("qwen3_coder", &["templates differ", "teaches no tools", "--from MODEL/tokenizer_config.json"]);
+        says("qwen3_coder", &["templates differ", "teaches no tools", "/tokenizer_config.json`"]);
         place(&model, Some(&tools), Some(&json));
-        says(
-            "qwen3_coder",
-            &["templates differ", "JSON in `<tool_call>`", "--from MODEL/chat_template.jinja"],
-        );
+        says("qwen3_coder", &["templates differ", "JSON in `<tool_call>`", "/chat_template.jinja`"]);
     }
 }
 

@@ -116,7 +116,7 @@ impl Place {
 }
 
 /// How a model of a hub was named.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Spelled {
     /// `OWNER/NAME`, which could be a path too.
     Bare,
@@ -130,6 +130,11 @@ fn hub_model(named: &Path) -> Result<Option<(Request, Spelled)>> {
     let Some(text) = named.to_str().filter(|_| !named.exists()) else { return Ok(None) };
     if let Some(request) = Request::of_recipe(text)? {
         return Ok(Some((request, Spelled::Whole)));
+    }
+    if text.starts_with("https://") || text.starts_with("http://") {
+        return Err(Error::usage(format!("{} is an address, not a model", Shown(text)))
+            .expected("a folder, or hf:OWNER/NAME or modelscope:OWNER/NAME")
+            .hint("name the model alone; another hub is set by HF_ENDPOINT"));
     }
     let (repo, revision) = text.split_once('@').map_or((text, None), |(repo, rev)| (repo, Some(rev)));
     let Some((owner, _)) = repo.split_once('/').filter(|_| RepoId::parse(repo).is_ok()) else {
@@ -173,5 +178,7 @@ mod tests {
         // The tests run in the folder of this crate, which has one of that name.
         assert!(hub_model(Path::new("src/nothing")).is_err() && repo("src").is_none());
         assert!(hub_model(Path::new("hf:a/../b")).is_err());
+        let address = hub_model(Path::new("https://huggingface.co/a/b")).unwrap_err();
+        assert!(address.to_string().contains("hf:OWNER/NAME"), "{address}");
     }
 }

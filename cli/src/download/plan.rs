@@ -38,7 +38,8 @@ impl Request {
         // The hub cache keeps a file under this name.
         if RepoPath::parse(revision).is_err() {
             return Err(Error::usage(format!("`{}` is no revision", Shown(revision)))
-                .expected("a branch, a tag or a full commit"));
+                .expected("a branch, a tag or a full commit")
+                .hint("check --revision, or what follows `@`"));
         }
         let repo = RepoId::parse(repo)?;
         Ok(Request { hub, repo, revision: revision.to_string(), include: Vec::new(), exclude: Vec::new() })
