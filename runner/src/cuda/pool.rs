@@ -46,7 +46,9 @@ impl Pool {
     pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         // The driver gives no memory of no bytes.
         let bytes = bytes.max(4);
-        let memory = match self.lock().pop(bytes) {
+        // The lock is given back first: whoever empties the pool takes it.
+        let kept = self.lock().pop(bytes);
+        let memory = match kept {
             Some(memory) => memory,
             None => match Memory::new(&self.context, bytes) {
                 Err(e) if e.class() == Class::GpuMemory => {
