@@ -405,40 +405,27 @@ const QUICK: [&str; 4] = ["--samples", "2", "--seq-len", "32"];
 
 #[test]
 fn awq_by_the_gpu_has_the_bytes_of_the_cpu() {
-    let Some(gpu) = Gpu::new(Checks::Accesses) else { return };
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
     let dir = Dir::new();
-    let hybrid = fixture("models/qwen3_5-moe/base");
-    // Samples of 32 tokens; from four on the walk's own products are large enough for the GPU.
-    let cases: [(&Path, &str, &[&str]); 4] = [
-        (tiny_merged(), "4", &["--group-size", "64"]),
-        (
-            tiny_merged(),
-            "2",
-            &["--format", "autoawq", "--rounding", "nearest", "--clip", "off", "--group-size", "64"],
-        ),
-        (tiny_merged(), "2", &["--bits", "8", "--symmetric", "--experts", "routed", "--group-size", "32"]),
-        (&hybrid, "2", &["--group-size", "32", "--format", "autoawq"]),
-    ];
-    for (n, (model, samples, options)) in cases.into_iter().enumerate() {
-        let made = |device: &str| {
-            let out = dir.join(&format!("{n}-{device}"));
-            let mut a = args!["quantize", model, "--out", out, "--awq", "--device", device].to_vec();
-            a.extend(["--seq-len", "32", "--samples", samples].iter().chain(options).map(Into::into));
-            (a, out)
-        };
-        let ((on_cpu, cpu), (on_gpu, by_gpu)) = (made("cpu"), made("cuda"));
-        prep(on_cpu).succeeds();
-        let (ended, report) = gpu.prep(on_gpu);
-        ended.succeeds();
-        let ran = |kernel: &str| report.launches.keys().any(|k| k.starts_with(kernel));
-        let always = ["gram", "column_stats", "lanes_product", "column_squares", "grid_round", "grid_codes"];
-        always.iter().for_each(|k| assert!(ran(k), "{options:?}: no {k} in {:?}", report.launches));
-        assert_eq!(ran("grid_keep"), !options.contains(&"off"), "{options:?}");
-        assert_eq!(ran("descent"), !options.contains(&"nearest"), "{options:?}");
-        // Once for each reader that is judged for itself, 36 at most, and then for the walk.
-        assert_eq!(report.launches["lanes_product_bf16"] > 100, samples == "4", "{:?}", report.launches);
-        assert!(files(&cpu) == files(&by_gpu), "{options:?}");
+    let made = |device: &str| {
+        let out = dir.join(device);
+        let mut a = args!["quantize", tiny_merged(), "--out", out, "--awq", "--device", device].to_vec();
+        let options =
+            ["--format", "autoawq", "--rounding", "nearest", "--group-size", "64", "--experts", "routed"];
+        a.extend(QUICK.iter().chain(&options).map(Into::into));
+        (a, out)
+    };
+    let ((on_cpu, cpu), (on_gpu, by_gpu)) = (made("cpu"), made("cuda"));
+    prep(on_cpu).succeeds();
+    let (ended, report) = gpu.prep(on_gpu);
+    ended.succeeds();
+    for kernel in
+        ["gram", "column_stats", "lanes_product", "column_squares", "grid_round", "grid_codes", "grid_keep"]
+    {
+        let ran = report.launches.keys().any(|k| k.starts_with(kernel));
+        assert!(ran, "no {kernel} in {:?}", report.launches);
     }
+    assert!(files(&cpu) == files(&by_gpu));
 }
 
 #[test]
