@@ -456,7 +456,7 @@ impl<'a> LayerSearch<'a> {
         let columns = columns.unwrap_or(&ones);
         let mut values = numbers(m);
         fold::scale(&mut values, m.cols, columns, rows.map(Vec::as_slice));
-        let known = self.moments.get(&module.name).map(Arc::as_ref).filter(|m| m.tokens() > 0);
+        let known = self.moments.get(&module.name).map(|m| &**m).filter(|m| m.tokens() > 0);
         // Narrower ranges of query and key would bend the softmax (AutoAWQ leaves them out as well).
         let query_or_key = matches!(module.role, Role::Attention(Part::Q | Part::K));
         let job = ToStore {
