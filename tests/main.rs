@@ -6,6 +6,7 @@ mod support;
 
 #[path = "support/stand_in.rs"]
 mod stand_in;
+#[allow(clippy::print_stderr)]
 #[path = "../runner/tests/standin/library.rs"]
 mod stand_in_driver;
 

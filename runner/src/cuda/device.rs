@@ -1,6 +1,7 @@
 //! A GPU with its kernels and memory: what the backend works on.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -144,12 +145,15 @@ impl Device {
         let Some(file) = MODULES.iter().position(holds) else {
             return Err(Error::new(Class::Gpu, "no such kernel").found(kernel));
         };
-        if !kernels.files.contains_key(&file) {
-            let name = MODULES[file].source.name;
-            kernels.files.insert(file, self.context.load(&ptx::shipped(file)?, name)?);
-        }
-        let function = kernels.files[&file].function(kernel)?;
-        kernels.functions.insert(kernel.to_string(), function);
+        let Kernels { files, functions } = &mut *kernels;
+        let code = match files.entry(file) {
+            Entry::Occupied(loaded) => loaded.into_mut(),
+            Entry::Vacant(place) => {
+                place.insert(self.context.load(&ptx::shipped(file)?, MODULES[file].source.name)?)
+            }
+        };
+        let function = code.function(kernel)?;
+        functions.insert(kernel.to_string(), function);
         Ok(function)
     }
 
