@@ -92,6 +92,7 @@ fn runs_of_a_model_are_as_their_schemas_say() {
     let dir = Dir::new();
     check("verify", 0, args!["verify", tiny_fp8(), "--parser", "qwen3_coder"]);
     check("verify", 1, args!["verify", fixture("models/qwen3-moe/base"), "--parser", "hermes"]);
+    check("bench", 0, args!["bench", "--layers", "1", "--prompt", "8", "--steps", "1", "--device", "cpu"]);
     let several = args!["verify", tiny_fp8(), fixture("models/qwen3-moe/base"), "/nowhere"];
     check("verify-several", 3, [&several[..], &args!["--parser", "qwen3_coder"]].concat());
     let server = crate::support::server::Server::start(crate::endpoint::good());
