@@ -1,9 +1,7 @@
 //! `prep quantize --awq`, from the command line to the score.
 
-use std::time::Duration;
-
 use crate::args;
-use crate::support::{Dir, command, files, fixture, prep, tiny_hybrid, tiny_merged};
+use crate::support::{Dir, assert_resumes_calibration, fixture, prep, tiny_hybrid, tiny_merged};
 
 fn score(model: &std::path::Path) -> i64 {
     let suite = fixture("models/suite.json");
@@ -80,28 +78,9 @@ fn page_shows_every_layer() {
 #[test]
 fn killed_in_calibration_and_run_again_gives_the_same_bytes() {
     for model in [tiny_merged(), tiny_hybrid()] {
-        let dir = Dir::new();
-        let whole = dir.join("whole");
-        let run = |out: &std::path::Path| {
-            args!["quantize", model, "--out", out, "--awq", "--samples", "8", "--seq-len", "64"]
-        };
-        prep(run(&whole)).succeeds();
-        let mut hits = 0;
-        for layer in 0..3 {
-            let out = dir.join(&format!("out{layer}"));
-            let quiet = std::process::Stdio::null;
-            let mut child = command(run(&out)).stdout(quiet()).stderr(quiet()).spawn().unwrap();
-            let record = out.join(format!(".prep/stage-0/layer-{layer:05}.safetensors"));
-            while !record.exists() && child.try_wait().unwrap().is_none() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let _ = child.kill();
-            child.wait().unwrap();
-            hits += usize::from(record.exists());
-            prep(run(&out)).succeeds();
-            assert!(files(&out) == files(&whole), "{} killed after layer {layer}", model.display());
-        }
-        assert!(hits > 0, "no kill came while layers were calibrated");
+        assert_resumes_calibration(|out| {
+            args!["quantize", model, "--out", out, "--awq", "--samples", "8", "--seq-len", "64"].to_vec()
+        });
     }
 }
 

@@ -1,10 +1,9 @@
 //! `prep quantize --static-activations` and `--kv-cache`, from the command line to the score.
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::args;
-use crate::support::{Dir, command, files, fixture, prep, tiny_hybrid, tiny_merged};
+use crate::support::{Dir, assert_resumes_calibration, fixture, prep, tiny_hybrid, tiny_merged};
 
 fn score(model: &Path) -> i64 {
     let suite = fixture("models/suite.json");
@@ -154,27 +153,8 @@ fn page_shows_every_scale() {
 
 #[test]
 fn killed_in_calibration_and_run_again_gives_the_same_bytes() {
-    let dir = Dir::new();
-    let whole = dir.join("whole");
     let how = ["--fp8", "--static-activations", "--kv-cache", "fp8", "--samples", "64", "--seq-len", "256"];
-    prep(quantize(tiny_merged(), &whole, &how)).succeeds();
-    let mut hits = 0;
-    for layer in 0..3 {
-        let out = dir.join(&format!("out{layer}"));
-        let quiet = std::process::Stdio::null;
-        let mut child =
-            command(quantize(tiny_merged(), &out, &how)).stdout(quiet()).stderr(quiet()).spawn().unwrap();
-        let record = out.join(format!(".prep/stage-0/layer-{layer:05}.safetensors"));
-        while !record.exists() && child.try_wait().unwrap().is_none() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let _ = child.kill();
-        child.wait().unwrap();
-        hits += usize::from(record.exists());
-        prep(quantize(tiny_merged(), &out, &how)).succeeds();
-        assert!(files(&out) == files(&whole), "killed after layer {layer}");
-    }
-    assert!(hits > 0, "no kill came while layers were calibrated");
+    assert_resumes_calibration(|out| quantize(tiny_merged(), out, &how));
 }
 
 #[test]

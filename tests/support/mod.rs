@@ -117,6 +117,29 @@ pub fn prep_reading<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>
     Ended::of(output)
 }
 
+/// Kills `prep` once layer 0, 1 and 2 of a calibration are on record, runs it again, and asserts the bytes of a run that
+/// nothing disturbed. `run` gives the arguments for a folder.
+pub fn assert_resumes_calibration(run: impl Fn(&Path) -> Vec<std::ffi::OsString>) {
+    let dir = Dir::new();
+    let whole = dir.join("whole");
+    prep(run(&whole)).succeeds();
+    let mut hits = 0;
+    for layer in 0..3 {
+        let out = dir.join(&format!("out{layer}"));
+        let mut child = command(run(&out)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let record = out.join(format!(".prep/stage-0/layer-{layer:05}.safetensors"));
+        while !record.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let _ = child.kill();
+        child.wait().unwrap();
+        hits += usize::from(record.exists());
+        prep(run(&out)).succeeds();
+        assert!(files(&out) == files(&whole), "{:?} killed after layer {layer}", run(&out));
+    }
+    assert!(hits > 0, "no kill came while layers were calibrated");
+}
+
 /// Arguments from strings and paths alike.
 #[macro_export]
 macro_rules! args {

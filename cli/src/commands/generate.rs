@@ -34,43 +34,39 @@ impl Work for Generation<'_> {
     type Out = u8;
 
     fn on<M: Machine>(&self) -> Result<u8> {
-        run_on::<M>(self)
-    }
-}
-
-fn run_on<M: Machine>(work: &Generation<'_>) -> Result<u8> {
-    let Generation { args, global, output, console } = work;
-    let options = Options { threads: Some(global.threads()) };
-    let stop = || if args.ignore_eos { Stop::Never } else { Stop::Model };
-    if let (Some(path), Some(tokens)) = (&args.logits, &args.input.tokens) {
-        super::verify::outside(path, &args.model)?;
-        let model = Model::<M>::load(&args.model, &options)?;
-        let prompts = read_tokens(tokens, model.vocab())?;
-        let done = dump::dump_to_file(&model, &prompts, (args.max_new, stop()), path, *console)?;
+        let Generation { args, global, output, console } = self;
+        let options = Options { threads: Some(global.threads()) };
+        let stop = || if args.ignore_eos { Stop::Never } else { Stop::Model };
+        if let (Some(path), Some(tokens)) = (&args.logits, &args.input.tokens) {
+            super::verify::outside(path, &args.model)?;
+            let model = Model::<M>::load(&args.model, &options)?;
+            let prompts = read_tokens(tokens, model.vocab())?;
+            let done = dump::dump_to_file(&model, &prompts, (args.max_new, stop()), path, *console)?;
+            console.clear();
+            let ids: Vec<_> = done.iter().map(|d| &d.continuation).collect();
+            output.text(&format!("logits of {} prompts written to {}", done.len(), Shown::path(path)));
+            output.result(0, json!({"tokens": ids}));
+            return Ok(0);
+        }
+        let sampling = Sampling {
+            temperature: args.temperature,
+            top_k: args.top_k,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            repetition_penalty: args.repetition_penalty,
+            seed: args.seed,
+        };
+        let engine = Engine::<M>::load(&args.model, &options)?.with_sampling(sampling)?;
+        let request = |tokens| Request { tokens, max_new: args.max_new, stop: stop() };
+        let requests: Vec<Request> = prompts(args, &engine)?.into_iter().map(request).collect();
+        let completions = match requests.len() {
+            1 if !output.is_json() => stream(&engine, &requests, output)?,
+            _ => engine.complete(&requests, *console)?,
+        };
         console.clear();
-        let ids: Vec<_> = done.iter().map(|d| &d.continuation).collect();
-        output.text(&format!("logits of {} prompts written to {}", done.len(), Shown::path(path)));
-        output.result(0, json!({"tokens": ids}));
-        return Ok(0);
+        print(&engine, &requests, &completions, output)?;
+        Ok(0)
     }
-    let sampling = Sampling {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        repetition_penalty: args.repetition_penalty,
-        seed: args.seed,
-    };
-    let engine = Engine::<M>::load(&args.model, &options)?.with_sampling(sampling)?;
-    let request = |tokens| Request { tokens, max_new: args.max_new, stop: stop() };
-    let requests: Vec<Request> = prompts(args, &engine)?.into_iter().map(request).collect();
-    let completions = match requests.len() {
-        1 if !output.is_json() => stream(&engine, &requests, output)?,
-        _ => engine.complete(&requests, *console)?,
-    };
-    console.clear();
-    print(&engine, &requests, &completions, output)?;
-    Ok(0)
 }
 
 /// Prints the one answer as it comes.

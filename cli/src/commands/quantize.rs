@@ -192,26 +192,30 @@ pub fn stage(scheme: Option<Scheme>, scales: Scales, ignore: &[String]) -> Resul
     })
 }
 
-/// Who computes codes. A plan needs nobody.
+/// Who computes codes.
 ///
 /// # Errors
 /// Exit 6 where a GPU was asked for and cannot be used.
 pub fn coder(wish: Wish, dry_run: bool) -> Result<Coder> {
-    match wish.place()? {
-        Place::Cuda(gpu) if !dry_run => Ok(Coder::Cuda(Arc::new(Fp8Coder::open(gpu.ordinal)?))),
-        _ => Ok(Coder::Cpu),
-    }
+    let gpu = gpu(wish, dry_run)?.map(Fp8Coder::open).transpose()?;
+    Ok(gpu.map_or(Coder::Cpu, |gpu| Coder::Cuda(Arc::new(gpu))))
 }
 
-/// Who does the heavy sums of AWQ. A plan needs nobody.
+/// Who does the heavy sums of AWQ.
 ///
 /// # Errors
 /// As [`coder`].
 pub fn engine(wish: Wish, dry_run: bool) -> Result<Engine> {
-    match wish.place()? {
-        Place::Cuda(gpu) if !dry_run => Ok(Engine::Cuda(Arc::new(AwqEngine::open(gpu.ordinal)?))),
-        _ => Ok(Engine::Cpu),
-    }
+    let gpu = gpu(wish, dry_run)?.map(AwqEngine::open).transpose()?;
+    Ok(gpu.map_or(Engine::Cpu, |gpu| Engine::Cuda(Arc::new(gpu))))
+}
+
+/// Number of the GPU to compute on. A plan needs none.
+fn gpu(wish: Wish, dry_run: bool) -> Result<Option<usize>> {
+    Ok(match wish.place()? {
+        Place::Cuda(gpu) if !dry_run => Some(gpu.ordinal),
+        _ => None,
+    })
 }
 
 /// How the weights of a format lie.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use runner::cuda::driver::free_memory;
 use runner::cuda::{Gpu, gpus};
 use runner::machine::first_usable;
 use verify::template::Level;
@@ -68,7 +69,7 @@ fn report(d: &Driver) -> Section {
                 "{}: sm_{major}{minor}, {} multiprocessors, {:.1} of {:.1} GiB free, driver for CUDA {cuda}.{point}",
                 gpu.name,
                 gpu.multiprocessors,
-                gib(gpu.free),
+                gib(free_memory(gpu.ordinal).unwrap_or_default()),
                 gib(gpu.memory)
             ),
         );

@@ -1,15 +1,12 @@
 //! The heavy sums of AWQ by the GPU, bit for bit those of the processor (see quant's `awq::engine`).
 //!
-//! Every thread that asks gets a lane: a stream with memory of its own. Rows of a matrix are taken a stretch at a time and
+//! Rows of a matrix are taken a stretch at a time and
 //! moments one block at a time, so that a lane holds no more than a matrix that is judged, or about 250 MiB.
 
-use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use verify::Result;
 use verify::codec::Float;
-use verify::{Class, Result};
 
-use super::device::Device;
+use super::lanes::{Lane, Lanes};
 use super::launches::{
     ColumnSquares, ColumnStats, Descent, DescentOff, Gram, GridCodes, GridKeep, GridRound, GridTry, Groups,
     LanesProduct, ScaleKind,
@@ -26,18 +23,7 @@ const WORTH: [usize; 2] = [128, 1 << 20];
 
 /// Computes on a GPU. Threads may share it.
 #[derive(Debug)]
-pub struct AwqEngine {
-    ordinal: usize,
-    idle: Mutex<Vec<Device>>,
-}
-
-/// A lane in use; it goes back where it came from.
-#[derive(Debug)]
-struct Lane<'a> {
-    // None only while it is dropped.
-    device: Option<Device>,
-    home: &'a AwqEngine,
-}
+pub struct AwqEngine(Lanes);
 
 /// How weights under one scale are stored.
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +108,7 @@ impl AwqEngine {
     /// # Errors
     /// Exit 6 where there is none that can be used. (So for all that follow: the driver's errors.)
     pub fn open(ordinal: usize) -> Result<Self> {
-        Ok(AwqEngine { ordinal, idle: Mutex::new(vec![Device::open(ordinal)?]) })
+        Lanes::open(ordinal).map(AwqEngine)
     }
 
     /// Adds inputs `x` `[tokens, cols]` to the sums of |x| by column, and to the blocks.
@@ -135,9 +121,9 @@ impl AwqEngine {
         sizes: &mut [f64],
         blocks: impl Iterator<Item = Block<'b>>,
     ) -> Result<()> {
-        let lane = self.lane()?;
+        let lane = self.0.lane()?;
         let (tokens, cols) = (x.rows() as u32, x.cols() as u32);
-        let x = lane.bring_floats(x.values())?;
+        let x = bring_floats(&lane, x.values())?;
         let sums = lane.take(sizes.len() * 4)?;
         sums.clear()?;
         let tops = lane.take(sizes.len() * 4)?;
@@ -145,7 +131,7 @@ impl AwqEngine {
         let stats = ColumnStats { x: x.at(0), tokens, cols, sums: sums.at(0), tops: tops.at(0) };
         lane.run(&stats.launch())?;
         for block in blocks {
-            let gram = lane.bring_floats(block.gram)?;
+            let gram = bring_floats(&lane, block.gram)?;
             let (first, width) = (block.first as u32, block.columns as u32);
             let launch = Gram { x: x.at(0), tokens, cols, first, width, sums: gram.at(0) };
             lane.run(&launch.launch())?;
@@ -162,11 +148,11 @@ impl AwqEngine {
     /// # Errors
     /// See [`Self::open`].
     pub fn judge(&self, w: &Matrix, float: Float, x: &Array, format: GridFormat) -> Result<Judge<'_>> {
-        let lane = self.lane()?;
+        let lane = self.0.lane()?;
         Ok(Judge {
             w: lane.bring(w.bytes.as_slice())?,
             float,
-            x: lane.bring_floats(x.values())?,
+            x: bring_floats(&lane, x.values())?,
             tokens: x.rows(),
             groups: format.groups(w.rows, w.cols),
             errors: lane.take(w.rows * w.cols * 4)?,
@@ -182,14 +168,14 @@ impl AwqEngine {
     /// # Errors
     /// See [`Self::open`].
     pub fn codes(&self, job: &CodesJob<'_>) -> Result<Codes> {
-        let lane = self.lane()?;
+        let lane = self.0.lane()?;
         let cols = job.s.len();
-        let s = lane.bring_floats(job.s)?;
-        let parts = job.narrow.map(|n| lane.bring_floats(n.parts)).transpose()?;
+        let s = bring_floats(&lane, job.s)?;
+        let parts = job.narrow.map(|n| bring_floats(&lane, n.parts)).transpose()?;
         let rows = (STRETCH / cols).max(1);
         let mut made = Codes::default();
         for values in job.values.chunks(rows * cols) {
-            let w = lane.bring_floats(values)?;
+            let w = bring_floats(&lane, values)?;
             let groups = job.format.groups(values.len() / cols, cols);
             let stretch = Stretch {
                 w: &w,
@@ -220,19 +206,6 @@ impl AwqEngine {
         }
         Ok(made)
     }
-
-    fn lane(&self) -> Result<Lane<'_>> {
-        let idle = self.idle().pop();
-        let device = match idle {
-            Some(device) => device,
-            None => Device::open(self.ordinal)?,
-        };
-        Ok(Lane { device: Some(device), home: self })
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Device>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Products for AwqEngine {
@@ -246,8 +219,8 @@ impl Products for AwqEngine {
         if x.rows() < WORTH[0] || x.rows() * w.rows * w.cols < WORTH[1] {
             return Ok(None);
         }
-        let lane = self.lane()?;
-        let (from, weights) = (lane.bring_floats(x.values())?, lane.bring(w.bytes.as_slice())?);
+        let lane = self.0.lane()?;
+        let (from, weights) = (bring_floats(&lane, x.values())?, lane.bring(w.bytes.as_slice())?);
         let mut y = Array::zeros(x.rows(), w.rows);
         let to = lane.take(x.rows() * w.rows * 4)?;
         let w = (weights.at(0), float, [w.rows as u32, w.cols as u32]);
@@ -307,9 +280,7 @@ impl Judge<'_> {
         self.lane.run(&LanesProduct { y_strides: [1, tokens.into()], ..plain }.launch())?;
         let squares = ColumnSquares { y: self.y.at(0), rows, cols: tokens, sums: self.sums.at(0) };
         self.lane.run(&squares.launch())?;
-        let mut bytes = vec![0; self.tokens * 8];
-        self.sums.read(0, &mut bytes)?;
-        Ok(bytes.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).sum())
+        Ok(self.sums.read_numbers(self.tokens)?.into_iter().map(f64::from_le_bytes).sum())
     }
 }
 
@@ -359,7 +330,7 @@ impl Stretch<'_> {
     fn narrowed(&self, ratios: &[f32], parts: &Buffer) -> Result<Grids> {
         let (whole, tried, kept) = (self.whole()?, self.grids()?, self.whole()?);
         let count = self.groups.count();
-        let errors = self.lane.bring_floats(&vec![f32::INFINITY; count as usize])?;
+        let errors = bring_floats(self.lane, &vec![f32::INFINITY; count as usize])?;
         let Groups { rows, cols, group, .. } = self.groups;
         for ratio in ratios {
             self.fill(*ratio, &tried, Some(&self.off))?;
@@ -396,7 +367,7 @@ impl Stretch<'_> {
 
     fn descend(&self, downhill: &Downhill<'_>, grids: &Grids, codes: &Buffer) -> Result<()> {
         for (first, columns, gram) in (0..).map_while(downhill) {
-            let gram = self.lane.bring_floats(&gram)?;
+            let gram = bring_floats(self.lane, &gram)?;
             let (first, width) = (first as u32, columns as u32);
             let off = DescentOff {
                 w: self.w.at(0),
@@ -427,51 +398,12 @@ impl Stretch<'_> {
     }
 }
 
-impl Lane<'_> {
-    /// Memory for a job; what other lanes keep for their next one is given back where there is no other.
-    fn take(&self, bytes: usize) -> Result<Buffer> {
-        match Device::take(self, bytes) {
-            Err(e) if e.class() == Class::GpuMemory => {
-                self.home.idle().iter().for_each(Device::trim);
-                Device::take(self, bytes)
-            }
-            taken => taken,
-        }
-    }
-
-    fn bring(&self, bytes: &[u8]) -> Result<Buffer> {
-        let buffer = self.take(bytes.len())?;
-        buffer.write(0, bytes)?;
-        Ok(buffer)
-    }
-
-    fn bring_floats(&self, values: &[f32]) -> Result<Buffer> {
-        self.bring(&Float::F32.to_bytes(values))
-    }
-}
-
-impl Deref for Lane<'_> {
-    type Target = Device;
-
-    fn deref(&self) -> &Device {
-        match &self.device {
-            Some(device) => device,
-            None => unreachable!("a lane has its device until it is dropped"),
-        }
-    }
-}
-
-impl Drop for Lane<'_> {
-    fn drop(&mut self) {
-        if let Some(device) = self.device.take() {
-            self.home.idle().push(device);
-        }
-    }
+fn bring_floats(lane: &Lane<'_>, values: &[f32]) -> Result<Buffer> {
+    lane.bring(&Float::F32.to_bytes(values))
 }
 
 fn read_floats(buffer: &Buffer, to: &mut [f32]) -> Result<()> {
-    let mut bytes = vec![0; to.len() * 4];
-    buffer.read(0, &mut bytes)?;
-    to.iter_mut().zip(bytes.as_chunks().0).for_each(|(to, b)| *to = f32::from_le_bytes(*b));
+    let read = buffer.read_numbers(to.len())?;
+    to.iter_mut().zip(read).for_each(|(to, b)| *to = f32::from_le_bytes(b));
     Ok(())
 }

@@ -157,11 +157,6 @@ impl Device {
         Ok(function)
     }
 
-    /// True while work is recorded.
-    pub fn is_recording(&self) -> bool {
-        self.recording().is_some()
-    }
-
     /// Records what `work` launches instead of doing it, in memory of its own.
     ///
     /// # Errors

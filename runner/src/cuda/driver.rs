@@ -26,8 +26,6 @@ pub struct Gpu {
     pub capability: (i32, i32),
     /// Bytes of memory.
     pub memory: u64,
-    /// Bytes of it that are free.
-    pub free: u64,
     /// Multiprocessors.
     pub multiprocessors: u32,
     /// Version of CUDA that the driver speaks.
@@ -168,7 +166,7 @@ fn no_gpu() -> Error {
         .hint("check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or run with `--device cpu`")
 }
 
-/// The GPUs of this machine, free memory included.
+/// The GPUs of this machine. None is touched: a context would take time and memory on each.
 ///
 /// # Errors
 /// Exit 6 without a driver that is new enough, and without a GPU.
@@ -178,7 +176,37 @@ pub fn gpus() -> Result<Vec<Gpu>> {
     if count == 0 {
         return Err(no_gpu());
     }
-    (0..count).map(|ordinal| Context::open(ordinal as usize)?.describe(driver)).collect()
+    (0..count).map(|ordinal| describe(ordinal, driver)).collect()
+}
+
+/// Bytes of GPU number `ordinal`'s memory that are free.
+///
+/// # Errors
+/// As [`gpus`].
+pub fn free_memory(ordinal: usize) -> Result<u64> {
+    Ok(Context::open(ordinal)?.memory()?.0)
+}
+
+fn describe(ordinal: i32, driver: (i32, i32)) -> Result<Gpu> {
+    use sys::CUdevice_attribute_enum as A;
+    let ask = || -> std::result::Result<_, DriverError> {
+        let device = result::device::get(ordinal)?;
+        // SAFETY: the device was given by the driver. (So for its memory.)
+        let attribute = |a| unsafe { result::device::get_attribute(device, a) };
+        Ok(Gpu {
+            name: result::device::get_name(device)?,
+            ordinal: ordinal as usize,
+            capability: (
+                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            // SAFETY: above.
+            memory: unsafe { result::device::total_mem(device)? } as u64,
+            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+            driver,
+        })
+    };
+    ask().map_err(|e| failed("asking for its properties", e))
 }
 
 impl Context {
@@ -205,32 +233,6 @@ impl Context {
             }
         };
         open().map(Arc::new).map_err(|e| failed("opening a context", e))
-    }
-
-    fn describe(&self, driver: (i32, i32)) -> Result<Gpu> {
-        use sys::CUdevice_attribute_enum as A;
-        // SAFETY: the device was given by the driver.
-        let attribute = |a| unsafe { result::device::get_attribute(self.ordinal, a) };
-        let ask = || -> std::result::Result<_, DriverError> {
-            Ok((
-                result::device::get_name(self.ordinal)?,
-                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-                attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            ))
-        };
-        let (name, major, minor, multiprocessors) =
-            ask().map_err(|e| failed("asking for its properties", e))?;
-        let (free, memory) = self.memory()?;
-        Ok(Gpu {
-            name,
-            ordinal: self.ordinal as usize,
-            capability: (major, minor),
-            memory,
-            free,
-            multiprocessors: multiprocessors as u32,
-            driver,
-        })
     }
 
     /// Bytes of memory that are free, and all.
@@ -431,6 +433,13 @@ impl Memory {
         unsafe { result::memcpy_dtoh_async(to, self.address + offset as u64, self.context.stream) }
             .map_err(|e| failed("copying from it", e))?;
         self.context.wait()
+    }
+
+    /// The first `count` numbers of `N` bytes, after everything so far.
+    pub fn read_numbers<const N: usize>(&self, count: usize) -> Result<Vec<[u8; N]>> {
+        let mut numbers = vec![[0; N]; count];
+        self.read(0, numbers.as_flattened_mut())?;
+        Ok(numbers)
     }
 
     /// Takes the first `len` bytes of `from`.

@@ -13,6 +13,7 @@ mod backend;
 pub mod device;
 pub mod driver;
 pub mod fp8;
+mod lanes;
 pub mod launch;
 pub mod launches;
 pub mod measure;

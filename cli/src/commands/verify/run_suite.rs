@@ -36,50 +36,46 @@ impl Work for SuiteRun<'_> {
     type Out = Outcome;
 
     fn on<M: Machine>(&self) -> Result<Outcome> {
-        run_on::<M>(self)
+        let SuiteRun { job, template: (renderer, taught), findings, reading, global, console } = self;
+        let suite = &job.run.suite;
+        let mut engine = Engine::<M>::load(job.model, &Options { threads: Some(global.threads()) })?;
+        let running = suite::Running { max_new: job.run.max_new, reading: reading.clone() };
+        let lowest = lowest_of(&job.run, reading, |sampling| {
+            engine.set_sampling(runner_sampling(sampling))?;
+            suite::run(&mut engine, renderer, suite, &running, *console)
+        })?;
+        console.clear();
+        let Lowest { evaluation, transcripts, sampling, stability } = lowest;
+        let matrix = suite::matrix(suite, &transcripts, reading);
+        let judged = (*taught, job.run.parser);
+        let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, judged, job.run.min_score);
+        // The verdict says itself whether template and parser fit.
+        verdict.reasons.extend(findings.iter().filter(|f| !is_misread(f, job, taught)).cloned());
+        let baseline = job.baseline.as_ref().map(|baseline| {
+            // Drawn by the same seed where tokens are drawn at all.
+            let run = Run { evaluation: &evaluation, transcripts: &transcripts };
+            baseline.compare((job, sampling, reading.reasoning), (&engine, run), (global, console))
+        });
+        let baseline = baseline.transpose()?;
+        if let (Some(change), Some(of)) = (&baseline, &job.baseline) {
+            verdict.reasons.extend(change.findings(&of.limits));
+        }
+        verdict.reasons = verdict.reasons.into_iter().map(|f| f.about(job.model)).collect();
+        verdict.reasons.sort_by_key(|f| std::cmp::Reverse(f.level));
+        verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
+        let settings = job.run.settings(reading, None);
+        Ok(Outcome {
+            name: job.name(),
+            endpoint: None,
+            suite: suite.clone(),
+            settings,
+            taught: Some((*taught).clone()),
+            evaluation,
+            matrix,
+            verdict,
+            transcripts,
+            stability,
+            baseline,
+        })
     }
-}
-
-fn run_on<M: Machine>(work: &SuiteRun<'_>) -> Result<Outcome> {
-    let SuiteRun { job, template: (renderer, taught), findings, reading, global, console } = work;
-    let suite = &job.run.suite;
-    let mut engine = Engine::<M>::load(job.model, &Options { threads: Some(global.threads()) })?;
-    let running = suite::Running { max_new: job.run.max_new, reading: reading.clone() };
-    let lowest = lowest_of(&job.run, reading, |sampling| {
-        engine.set_sampling(runner_sampling(sampling))?;
-        suite::run(&mut engine, renderer, suite, &running, *console)
-    })?;
-    console.clear();
-    let Lowest { evaluation, transcripts, sampling, stability } = lowest;
-    let matrix = suite::matrix(suite, &transcripts, reading);
-    let judged = (*taught, job.run.parser);
-    let mut verdict = suite::judge(&evaluation, &matrix, &transcripts, judged, job.run.min_score);
-    // The verdict says itself whether template and parser fit.
-    verdict.reasons.extend(findings.iter().filter(|f| !is_misread(f, job, taught)).cloned());
-    let baseline = job.baseline.as_ref().map(|baseline| {
-        // Drawn by the same seed where tokens are drawn at all.
-        let run = Run { evaluation: &evaluation, transcripts: &transcripts };
-        baseline.compare((job, sampling, reading.reasoning), (&engine, run), (global, console))
-    });
-    let baseline = baseline.transpose()?;
-    if let (Some(change), Some(of)) = (&baseline, &job.baseline) {
-        verdict.reasons.extend(change.findings(&of.limits));
-    }
-    verdict.reasons = verdict.reasons.into_iter().map(|f| f.about(job.model)).collect();
-    verdict.reasons.sort_by_key(|f| std::cmp::Reverse(f.level));
-    verdict.pass = verdict.reasons.iter().all(|f| f.level < Level::Error);
-    let settings = job.run.settings(reading, None);
-    Ok(Outcome {
-        name: job.name(),
-        endpoint: None,
-        suite: suite.clone(),
-        settings,
-        taught: Some((*taught).clone()),
-        evaluation,
-        matrix,
-        verdict,
-        transcripts,
-        stability,
-        baseline,
-    })
 }

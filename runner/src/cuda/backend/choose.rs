@@ -1,9 +1,8 @@
 //! The next tokens, chosen on the GPU: a few bytes come back instead of all logits.
 
-use verify::{Error, Result};
+use verify::Result;
 
 use super::{Cuda, Tensor};
-use crate::cuda::driver::Memory;
 use crate::cuda::launches::{Argmax, Sample};
 use crate::sampling::Sampling;
 
@@ -30,14 +29,8 @@ pub fn choose(cuda: &Cuda, logits: &Tensor, how: Sampling, states: &mut [u64]) -
             ids: ids.at(0),
         };
         cuda.device.run(&launch.launch())?;
-        let moved = read::<8>(&at, states.len())?.into_iter().map(u64::from_le_bytes);
+        let moved = at.read_numbers(states.len())?.into_iter().map(u64::from_le_bytes);
         states.iter_mut().zip(moved).for_each(|(state, moved)| *state = moved);
     }
-    Ok(read::<4>(&ids, logits.rows)?.into_iter().map(u32::from_le_bytes).collect())
-}
-
-fn read<const N: usize>(from: &Memory, count: usize) -> Result<Vec<[u8; N]>, Error> {
-    let mut bytes = vec![0; count * N];
-    from.read(0, &mut bytes)?;
-    Ok(bytes.as_chunks().0.to_vec())
+    Ok(ids.read_numbers(logits.rows)?.into_iter().map(u32::from_le_bytes).collect())
 }

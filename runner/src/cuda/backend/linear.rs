@@ -12,12 +12,18 @@ const MOST: usize = 65535;
 
 /// Every layer of the same input.
 pub fn all<const N: usize>(cuda: &Cuda, x: &Tensor, layers: [&Linear<Cuda>; N]) -> Result<[Tensor; N]> {
-    let outputs = layers.map(|layer| cuda.room(x.rows, layer.weight.rows()));
+    // As the last layer took it: those of one input have one scale, in a sound checkpoint.
+    let mut rounded: Option<(f32, Tensor)> = None;
     let mut made = Vec::with_capacity(N);
-    for (layer, y) in layers.into_iter().zip(outputs) {
-        let y = y?;
-        linear(cuda, x, layer, &y)?;
-        made.push(y);
+    for layer in layers {
+        let x = match layer.weight.inputs() {
+            None => x,
+            Some(scale) => match &mut rounded {
+                Some((of, taken)) if *of == scale => taken,
+                other => &other.insert((scale, cuda.kept_in_fp8(x, scale)?)).1,
+            },
+        };
+        made.push(linear(cuda, x, layer)?);
     }
     match made.try_into() {
         Ok(all) => Ok(all),
@@ -25,13 +31,13 @@ pub fn all<const N: usize>(cuda: &Cuda, x: &Tensor, layers: [&Linear<Cuda>; N]) 
     }
 }
 
-fn linear(cuda: &Cuda, x: &Tensor, layer: &Linear<Cuda>, y: &Tensor) -> Result<()> {
-    let rounded = cuda.taken_by(&layer.weight, x)?;
-    let x = rounded.as_ref().unwrap_or(x);
+fn linear(cuda: &Cuda, x: &Tensor, layer: &Linear<Cuda>) -> Result<Tensor> {
+    let y = cuda.room(x.rows, layer.weight.rows())?;
     let bias = layer.bias.as_ref().map(Tensor::at);
     let w = layer.weight.weights();
     if !cuda.single() && w.fit_tiles() {
-        return tiled(cuda, &layer.weight, x.at(), None, (1, x.rows), bias, y);
+        tiled(cuda, &layer.weight, x.at(), None, (1, x.rows), bias, &y)?;
+        return Ok(y);
     }
     for first in (0..x.rows).step_by(MOST) {
         let visits = (x.rows - first).min(MOST) as u32;
@@ -46,7 +52,7 @@ fn linear(cuda: &Cuda, x: &Tensor, layer: &Linear<Cuda>, y: &Tensor) -> Result<(
         };
         cuda.device.run(&launch.launch())?;
     }
-    Ok(())
+    Ok(y)
 }
 
 /// `count` rows of `y`, each of row number / `per` of `x`.

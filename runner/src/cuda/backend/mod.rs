@@ -151,10 +151,14 @@ impl Cuda {
 
     /// `x` as the matrix `w` takes it: rounded where the checkpoint tells the scale that a server rounds with.
     fn taken_by(&self, w: &Stored, x: &Tensor) -> Result<Option<Tensor>> {
-        let Some(scale) = w.inputs() else { return Ok(None) };
-        let rounded = self.room(x.rows, x.cols)?;
-        self.keep_fp8(x, &[scale], &rounded)?;
-        Ok(Some(rounded))
+        w.inputs().map(|scale| self.kept_in_fp8(x, scale)).transpose()
+    }
+
+    /// What FP8 keeps of `x`, beside it.
+    fn kept_in_fp8(&self, x: &Tensor, scale: f32) -> Result<Tensor> {
+        let kept = self.room(x.rows, x.cols)?;
+        self.keep_fp8(x, &[scale], &kept)?;
+        Ok(kept)
     }
 
     /// True in a step of single tokens.
@@ -224,9 +228,7 @@ impl Backend for Cuda {
     }
 
     fn to_host(&self, x: &Tensor) -> Result<Vec<f32>> {
-        let mut bytes = vec![0; x.len() * 4];
-        x.buffer.read(0, &mut bytes)?;
-        Ok(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+        Ok(x.buffer.read_numbers(x.len())?.into_iter().map(f32::from_le_bytes).collect())
     }
 
     fn new_kv(&self, heads: Heads) -> Result<Kv> {
