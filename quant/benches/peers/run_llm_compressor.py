@@ -15,6 +15,7 @@ import time
 import torch
 from datasets import Dataset
 from llmcompressor import oneshot
+from llmcompressor.pipelines.cache import IntermediatesCache
 from transformers import AutoModelForCausalLM
 
 try:
@@ -30,7 +31,11 @@ def main() -> None:
         tokens = json.load(file)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     rows = [{"input_ids": row, "attention_mask": [1] * len(row)} for row in tokens]
-    recipe = AWQModifier(targets=["Linear"], scheme="W4A16_ASYM", ignore=["lm_head", "re:.*mlp.gate$"])
+    # It pins inputs for the way to a GPU, whether there is one or not: without a driver that fails.
+    IntermediatesCache.pin_memory = lambda *_, **__: None
+    recipe = AWQModifier(
+        targets=["Linear"], scheme="W4A16_ASYM", ignore=["lm_head", "re:.*mlp.gate$"], offload_device=None
+    )
     began, worked = time.time(), time.process_time()
     oneshot(
         model=model,

@@ -65,6 +65,7 @@ impl Moments {
                 .par_chunks_mut(ROWS * width)
                 .enumerate()
                 .for_each(|(n, gram)| isa.run(Gram { x, first, width, row: n * ROWS, gram }));
+            block.mirror();
         }
     }
 
@@ -86,6 +87,20 @@ impl Moments {
 }
 
 impl Block {
+    /// Copies what lies right of the diagonal's lanes to the left of them.
+    fn mirror(&mut self) {
+        let width = self.columns;
+        for top in (LANES..width).step_by(LANES) {
+            for left in (0..top).step_by(LANES) {
+                for row in top..top + LANES {
+                    for column in left..left + LANES {
+                        self.gram[row * width + column] = self.gram[column * width + row];
+                    }
+                }
+            }
+        }
+    }
+
     /// Sum of x x^T over the `group` columns from `at` of the block on, `[group, group]`.
     pub fn part(&self, at: usize, group: usize) -> Vec<f32> {
         let rows = self.gram.chunks_exact(self.columns).skip(at).take(group);
@@ -93,9 +108,14 @@ impl Block {
     }
 }
 
-/// Rows of the products that a thread takes at a time.
+/// Rows of the products that a thread takes at a time; whole lanes.
 const ROWS: usize = 64;
+/// Rows of the products whose sums are in registers together, and lanes of columns.
+const TILE: usize = 4;
+/// Tokens that stay in the cache while all tiles of a thread's rows are summed up.
+const TOKENS: usize = 64;
 
+/// Rows `row ..` of the products, from the lanes on that hold the diagonal: what is left of them is their mirror image.
 struct Gram<'a> {
     x: &'a Array,
     /// Columns `first .. first + width`.
@@ -106,39 +126,82 @@ struct Gram<'a> {
     gram: &'a mut [f32],
 }
 
-/// Tokens added at once, so that a row of the product is loaded and stored once for all of them.
-const TOKENS: usize = 8;
-
 impl Kernel for Gram<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let Gram { x, first, width, row, gram } = self;
-        let lanes = width / LANES;
-        let mut strip = vec![[0.0f32; LANES]; TOKENS * lanes];
+        let (lanes, begin) = (width / LANES, row / LANES);
+        // `[lane, token]`, so that a tile reads tokens one after the other.
+        let mut strip = vec![[0.0f32; LANES]; TOKENS * (lanes - begin)];
         for from in (0..x.rows()).step_by(TOKENS) {
-            for t in 0..TOKENS {
-                let to = strip[t * lanes..][..lanes].as_flattened_mut();
-                // Beyond the last token zeros add nothing.
-                match from + t < x.rows() {
-                    true => to.copy_from_slice(&x.row(from + t)[first..first + width]),
-                    false => to.fill(0.0),
+            let tokens = TOKENS.min(x.rows() - from);
+            for t in 0..tokens {
+                let (values, _) = x.row(from + t)[first..first + width].as_chunks::<LANES>();
+                for l in begin..lanes {
+                    strip[(l - begin) * TOKENS + t] = values[l];
                 }
             }
-            for (a, sums) in gram.chunks_exact_mut(width).enumerate() {
-                let (a, mut factors) = (row + a, [L::splat(0.0); TOKENS]);
-                for t in 0..TOKENS {
-                    factors[t] = L::splat(strip[t * lanes + a / LANES][a % LANES]);
-                }
-                let (sums, _) = sums.as_chunks_mut::<LANES>();
-                for (b, to) in sums.iter_mut().enumerate() {
-                    let mut sum = L::load(to);
-                    for t in 0..TOKENS {
-                        sum = sum.fma(factors[t], L::load(&strip[t * lanes + b]));
+            let of = |l: usize| &strip[(l - begin) * TOKENS..][..tokens];
+            for (n, sums) in gram.chunks_mut(TILE * width).enumerate() {
+                let a = row + n * TILE;
+                let mut l = a / LANES;
+                let mut tile = Tile { own: of(l), at: a % LANES, sums, width, lane: l };
+                while l < lanes {
+                    tile.lane = l;
+                    if l + TILE <= lanes {
+                        tile.add::<L, TILE>([of(l), of(l + 1), of(l + 2), of(l + 3)]);
+                        l += TILE;
+                    } else {
+                        tile.add::<L, 1>([of(l)]);
+                        l += 1;
                     }
-                    sum.store(to);
                 }
+            }
+        }
+    }
+}
+
+/// Products of [`TILE`] columns with those of some lanes.
+struct Tile<'a> {
+    /// The lane that holds the columns, token by token.
+    own: &'a [[f32; LANES]],
+    /// Where the columns begin in it.
+    at: usize,
+    /// `[TILE, width]`
+    sums: &'a mut [f32],
+    width: usize,
+    /// The first of the others.
+    lane: usize,
+}
+
+impl Tile<'_> {
+    #[inline(always)]
+    fn add<L: Lanes, const N: usize>(&mut self, others: [&[[f32; LANES]]; N]) {
+        let mut sums = [[L::splat(0.0); N]; TILE];
+        for r in 0..TILE {
+            let (row, _) = self.sums[r * self.width..][..self.width].as_chunks::<LANES>();
+            for n in 0..N {
+                sums[r][n] = L::load(&row[self.lane + n]);
+            }
+        }
+        for t in 0..self.own.len() {
+            let mut b = [L::splat(0.0); N];
+            for n in 0..N {
+                b[n] = L::load(&others[n][t]);
+            }
+            for r in 0..TILE {
+                let a = L::splat(self.own[t][self.at + r]);
+                for n in 0..N {
+                    sums[r][n] = sums[r][n].fma(a, b[n]);
+                }
+            }
+        }
+        for r in 0..TILE {
+            let (row, _) = self.sums[r * self.width..][..self.width].as_chunks_mut::<LANES>();
+            for n in 0..N {
+                sums[r][n].store(&mut row[self.lane + n]);
             }
         }
     }
@@ -158,6 +221,11 @@ mod tests {
         let (a, b) = (3, 17);
         let want: f32 = (0..rows).map(|r| value(r, group + a) * value(r, group + b)).sum();
         assert!((m.blocks()[0].part(group, group)[a * group + b] - want).abs() < 1e-4);
+        // Left of the diagonal as right of it.
+        assert_eq!(m.blocks()[0].gram[a * cols + b], m.blocks()[0].gram[b * cols + a]);
+        assert_eq!(m.blocks()[0].gram[5 * cols + 60], m.blocks()[0].gram[60 * cols + 5]);
+        let want: f32 = (0..rows).map(|r| value(r, 60) * value(r, 5)).sum();
+        assert!((m.blocks()[0].gram[60 * cols + 5] - want).abs() < 1e-4);
         let mean: f32 = (0..rows).map(|r| value(r, 40).abs()).sum::<f32>() / rows as f32;
         assert!((m.means()[40] - mean).abs() < 1e-6);
         for isa in Isa::available() {

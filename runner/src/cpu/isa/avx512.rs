@@ -166,4 +166,27 @@ impl Lanes for Avx512 {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
     }
+
+    #[inline(always)]
+    fn sum_each([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        // SAFETY: above.
+        unsafe {
+            // Quarters of a register: low halves beside each other and high halves beside each other are added, then so
+            // for the quarters that this leaves, until each quarter is one of the four.
+            let halves = |x: Self, y: Self| {
+                let low = _mm512_shuffle_f32x4::<0x44>(x.0, y.0);
+                _mm512_add_ps(low, _mm512_shuffle_f32x4::<0xee>(x.0, y.0))
+            };
+            let (ab, cd) = (halves(a, b), halves(c, d));
+            let even = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+            let four = _mm512_add_ps(even, _mm512_shuffle_f32x4::<0xdd>(ab, cd));
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0x4e>(four));
+            let one = _mm512_add_ps(two, _mm512_permute_ps::<0xb1>(two));
+            let first_of_each = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+            let sums = _mm512_castps512_ps128(_mm512_permutexvar_ps(first_of_each, one));
+            let mut to = [0.0; 4];
+            _mm_storeu_ps(to.as_mut_ptr(), sums);
+            to
+        }
+    }
 }

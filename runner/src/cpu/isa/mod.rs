@@ -56,6 +56,11 @@ pub trait Lanes: Copy {
     fn fma(self, a: Self, b: Self) -> Self;
     /// Lane `i` plus lane `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
     fn sum(self) -> f32;
+    /// The sums of four, each as by [`Self::sum`].
+    #[inline(always)]
+    fn sum_each([a, b, c, d]: [Self; 4]) -> [f32; 4] {
+        [a.sum(), b.sum(), c.sum(), d.sum()]
+    }
 }
 
 /// Has the line at `address` brought into the cache while the processor goes on; any address will do.
@@ -190,6 +195,7 @@ mod tests {
                 out.extend(to.map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() }));
             }
             out.push(a.sum().to_bits());
+            out.extend(L::sum_each([a, b, a.mul(b), a.add(b)]).map(f32::to_bits));
             out
         }
     }

@@ -203,10 +203,14 @@ fn block<L: Lanes, const R: usize, const T: usize>(w: &[[Chunk; R]], x: &[[Chunk
         multiply_add(&mut odd, &w[1], &x[1]);
     }
     let mut out = [[0.0; T]; R];
-    for r in 0..R {
-        for t in 0..T {
-            out[r][t] = even[r][t].add(odd[r][t]).sum();
-        }
+    let (sums, _) = out.as_flattened_mut().as_chunks_mut::<4>();
+    let whole = 4 * sums.len();
+    let at = |n: usize| even[n / T][n % T].add(odd[n / T][n % T]);
+    for i in 0..sums.len() {
+        sums[i] = L::sum_each([at(4 * i), at(4 * i + 1), at(4 * i + 2), at(4 * i + 3)]);
+    }
+    for n in whole..R * T {
+        out[n / T][n % T] = at(n).sum();
     }
     out
 }

@@ -112,14 +112,29 @@ fn rows_of_a_task(job: &Job, stretch: usize) -> usize {
     }
 }
 
+/// Rows that are turned around together, so that lines of the cache are written once.
+const LINE: usize = 16;
+/// Tokens that are turned around together: a few lines beside each other are read in one go.
+const LINES: usize = 4 * LINE;
+
 fn transposed(out: Vec<f32>, rows: usize, tokens: usize) -> Array {
     if tokens <= 1 {
         return Array::new(tokens, rows, out);
     }
     let mut y = Array::zeros(tokens, rows);
-    y.values_mut().par_chunks_mut(rows).enumerate().for_each(|(t, y)| {
-        for (y, out) in y.iter_mut().zip(out.chunks_exact(tokens)) {
-            *y = out[t];
+    y.values_mut().par_chunks_mut(LINES * rows).enumerate().for_each(|(n, y)| {
+        let here = n * LINES..tokens.min((n + 1) * LINES);
+        let mut square = [[0.0; LINE]; LINES];
+        for (m, out) in out.chunks(LINE * tokens).enumerate() {
+            for (r, out) in out.chunks_exact(tokens).enumerate() {
+                for (t, value) in out[here.clone()].iter().enumerate() {
+                    square[t][r] = *value;
+                }
+            }
+            let wide = LINE.min(rows - m * LINE);
+            for (y, line) in y.chunks_exact_mut(rows).zip(&square) {
+                y[m * LINE..][..wide].copy_from_slice(&line[..wide]);
+            }
         }
     });
     y
