@@ -12,7 +12,7 @@ use crate::weights::{Awq, Floats, Matrix};
 pub const OUTPUTS: usize = 4 * RUN;
 
 /// Outputs `first..` of one product, for every token.
-pub struct Columns<'a> {
+pub struct Columns<'a, 'b> {
     /// The matrix.
     pub w: &'a Matrix,
     /// Its scales and zeros.
@@ -21,11 +21,11 @@ pub struct Columns<'a> {
     pub x: &'a Array,
     /// The first output.
     pub first: usize,
-    /// `[outputs, tokens]`.
-    pub out: &'a mut [f32],
+    /// Outputs, token by token.
+    pub out: &'a mut [&'b mut [f32]],
 }
 
-impl Kernel for Columns<'_> {
+impl Kernel for Columns<'_, '_> {
     type Out = ();
 
     #[inline(always)]
@@ -33,15 +33,16 @@ impl Kernel for Columns<'_> {
         let (tokens, group) = (self.x.rows(), self.awq.group);
         let mut tile = vec![[Chunk::ZERO; 4]; if tokens > 1 { group } else { 0 }];
         let mut totals = vec![[Chunk::ZERO; 4]; tokens];
-        for (n, out) in self.out.chunks_mut(RUN * tokens).enumerate() {
-            let outputs = out.len() / tokens;
+        let all = self.out.first().map_or(0, |out| out.len());
+        for from in (0..all).step_by(RUN) {
+            let outputs = RUN.min(all - from);
             let part = Part {
                 w: self.w,
                 group: self.awq.group,
                 codes: self.w.bytes.as_slice(),
                 zeros: self.awq.zeros.as_slice(),
                 scales: self.awq.scales(),
-                first: self.first + n * RUN,
+                first: self.first + from,
                 outputs,
             };
             totals.fill([Chunk::ZERO; 4]);
@@ -58,11 +59,11 @@ impl Kernel for Columns<'_> {
                     add_scaled::<L>(sums, &scales, totals);
                 }
             }
-            for (t, totals) in totals.iter().enumerate() {
-                for output in 0..outputs {
+            for (out, totals) in self.out.iter_mut().zip(&totals) {
+                for (output, out) in out[from..][..outputs].iter_mut().enumerate() {
                     // Nibble `4 i + k` of the line is lane `i` of chunk `k`.
                     let nibble = output / 8 * 8 + NIBBLE[output % 8];
-                    out[output * tokens + t] = totals[nibble % 4].0[nibble / 4];
+                    *out = totals[nibble % 4].0[nibble / 4];
                 }
             }
         }

@@ -48,27 +48,22 @@ fn multiply<L: Lanes>(x: &[Chunk], factor: f32, to: &mut [Chunk]) {
     }
 }
 
-/// Gives the sums of the rows from `first` their scale; `out` `[rows, tokens]`.
+/// Gives the sums `out` of the rows from `first`, of one token, their scale.
 #[inline(always)]
-pub fn scale_sums(scales: &Scales, first: usize, out: &mut [f32], tokens: usize) {
-    for (r, out) in out.chunks_exact_mut(tokens).enumerate() {
-        let factor = scales.of_sum(first + r);
-        for out in out {
-            *out *= factor;
-        }
+pub fn scale_sums(scales: &Scales, first: usize, out: &mut [f32]) {
+    for (r, out) in out.iter_mut().enumerate() {
+        *out *= scales.of_sum(first + r);
     }
 }
 
-/// Makes the sums of the rows NaN whose `codes` hold one: the lanes read it as 480.
+/// Makes the sums of the rows NaN whose `codes` hold one, token by token: the lanes read it as 480.
 #[inline(always)]
-pub fn spoil_sums(codes: &[u8], out: &mut [f32], tokens: usize) {
+pub fn spoil_sums(codes: &[u8], out: &mut [&mut [f32]]) {
     // One look at all rows, for there is none in a sound file.
     if has_nan(codes) {
-        let len = codes.len() / (out.len() / tokens);
-        for (out, codes) in out.chunks_exact_mut(tokens).zip(codes.chunks_exact(len)) {
-            if has_nan(codes) {
-                out.fill(f32::NAN);
-            }
+        let len = codes.len() / out.first().map_or(1, |out| out.len().max(1));
+        for (r, _) in codes.chunks_exact(len).enumerate().filter(|(_, codes)| has_nan(codes)) {
+            out.iter_mut().for_each(|out| out[r] = f32::NAN);
         }
     }
 }

@@ -95,18 +95,18 @@ thread_local! {
 }
 
 /// Rows times several tokens.
-pub struct ManyTokens<'a> {
+pub struct ManyTokens<'a, 'b> {
     /// The matrix.
     pub w: &'a Matrix,
     /// The tokens.
     pub x: &'a Packed,
     /// The first row.
     pub first: usize,
-    /// `[rows, tokens]`, at most [`PANEL`] rows.
-    pub out: &'a mut [f32],
+    /// At most [`PANEL`] rows, token by token.
+    pub out: &'a mut [&'b mut [f32]],
 }
 
-impl ManyTokens<'_> {
+impl ManyTokens<'_, '_> {
     /// Computes the products.
     pub fn run(self, isa: Isa) {
         let n = chunks_of(self.w.cols);
@@ -122,19 +122,19 @@ impl ManyTokens<'_> {
     }
 }
 
-struct InPanel<'a> {
-    job: ManyTokens<'a>,
+struct InPanel<'a, 'b> {
+    job: ManyTokens<'a, 'b>,
     panel: &'a mut [Chunk],
     strip: &'a mut [Chunk],
 }
 
-impl Kernel for InPanel<'_> {
+impl Kernel for InPanel<'_, '_> {
     type Out = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let ManyTokens { w, x, first, out } = self.job;
-        let rows = out.len() / x.tokens;
+        let rows = out.first().map_or(0, |out| out.len());
         let beside = if L::WIDE { WIDE[0] } else { NARROW[0] };
         Unpack { w, rows: first..first + rows, beside, to: &mut *self.panel }.run::<L>();
         let n = self.panel.len() / PANEL;
@@ -146,7 +146,7 @@ impl Kernel for InPanel<'_> {
                 scale_tokens::<L>(scales, first, tokens, *taken, self.strip);
                 tokens = &self.strip[..taken * n];
             }
-            let strip = Strip { x: tokens, first: at, tokens: x.tokens };
+            let (strip, out) = (Strip(tokens), &mut out[at..][..*taken]);
             match (L::WIDE, taken) {
                 (true, 6) => strip.times::<L, 4, 6>(self.panel, out),
                 (true, 5) => strip.times::<L, 4, 5>(self.panel, out),
@@ -162,29 +162,29 @@ impl Kernel for InPanel<'_> {
         }
         if let Format::E4m3(scales) = &w.format {
             let codes = &w.bytes.as_slice()[first * w.cols..(first + rows) * w.cols];
-            scale_sums(scales, first, out, x.tokens);
-            spoil_sums(codes, out, x.tokens);
+            for out in &mut *out {
+                scale_sums(scales, first, out);
+            }
+            spoil_sums(codes, out);
         }
     }
 }
 
-/// A strip of tokens, which go to columns `first..` of `[rows, tokens]`.
-struct Strip<'a> {
-    x: &'a [Chunk],
-    first: usize,
-    tokens: usize,
-}
+/// A strip of tokens.
+struct Strip<'a>(&'a [Chunk]);
 
 impl Strip<'_> {
     /// All rows of the panel, `R` at a time, times the strip's `T` tokens.
     #[inline(always)]
-    fn times<L: Lanes, const R: usize, const T: usize>(&self, panel: &[Chunk], out: &mut [f32]) {
-        let (x, _) = self.x.as_chunks::<T>();
+    fn times<L: Lanes, const R: usize, const T: usize>(&self, panel: &[Chunk], out: &mut [&mut [f32]]) {
+        let (x, _) = self.0.as_chunks::<T>();
         let (panel, _) = panel.as_chunks::<R>();
-        for (out, w) in out.chunks_mut(R * self.tokens).zip(panel.chunks(x.len())) {
+        let rows = out[0].len();
+        for (first, w) in (0..rows).step_by(R).zip(panel.chunks(x.len())) {
             let sums = block::<L, R, T>(w, x);
-            for (sums, row) in sums.iter().zip(out.chunks_exact_mut(self.tokens)) {
-                row[self.first..self.first + T].copy_from_slice(sums);
+            let wide = R.min(rows - first);
+            for t in 0..T {
+                out[t][first..first + wide].copy_from_slice(&sums[t][..wide]);
             }
         }
     }
@@ -192,7 +192,7 @@ impl Strip<'_> {
 
 /// `R` rows times `T` tokens, all sums in registers: even chunks first, then odd ones, as one token adds them.
 #[inline(always)]
-fn block<L: Lanes, const R: usize, const T: usize>(w: &[[Chunk; R]], x: &[[Chunk; T]]) -> [[f32; T]; R] {
+fn block<L: Lanes, const R: usize, const T: usize>(w: &[[Chunk; R]], x: &[[Chunk; T]]) -> [[f32; R]; T] {
     let ((w_pairs, _), (x_pairs, _)) = (w.as_chunks::<2>(), x.as_chunks::<2>());
     let mut even = [[L::splat(0.0); T]; R];
     for (w, x) in w_pairs.iter().zip(x_pairs) {
@@ -202,15 +202,14 @@ fn block<L: Lanes, const R: usize, const T: usize>(w: &[[Chunk; R]], x: &[[Chunk
     for (w, x) in w_pairs.iter().zip(x_pairs) {
         multiply_add(&mut odd, &w[1], &x[1]);
     }
-    let mut out = [[0.0; T]; R];
-    let (sums, _) = out.as_flattened_mut().as_chunks_mut::<4>();
-    let whole = 4 * sums.len();
-    let at = |n: usize| even[n / T][n % T].add(odd[n / T][n % T]);
+    let mut out = [[0.0; R]; T];
+    let (sums, rest) = out.as_flattened_mut().as_chunks_mut::<4>();
+    let at = |n: usize| even[n % R][n / R].add(odd[n % R][n / R]);
     for i in 0..sums.len() {
         sums[i] = L::sum_each([at(4 * i), at(4 * i + 1), at(4 * i + 2), at(4 * i + 3)]);
     }
-    for n in whole..R * T {
-        out[n / T][n % T] = at(n).sum();
+    for i in 0..rest.len() {
+        rest[i] = at(4 * sums.len() + i).sum();
     }
     out
 }

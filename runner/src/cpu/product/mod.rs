@@ -52,24 +52,26 @@ pub fn products(isa: Isa, jobs: &[Job]) -> Vec<Array> {
             packed.push((job.x, order, Packed::new(isa, job.x, order)));
         }
     }
-    // Transposed, [out, tokens], so that each thread writes a stretch of its own.
-    let mut outs: Vec<Vec<f32>> = jobs.iter().map(|job| vec![0.0; job.w.rows * job.x.rows()]).collect();
+    let mut outs: Vec<Array> = jobs.iter().map(|job| Array::zeros(job.x.rows(), job.w.rows)).collect();
     let bytes: usize = jobs.iter().map(|job| job.w.rows * job.w.format.row_bytes(job.w.cols)).sum();
     let stretch = (bytes / (8 * rayon::current_num_threads())).clamp(*STRETCH.start(), *STRETCH.end());
     let mut tasks = Vec::new();
     for ((job, out), input) in jobs.iter().zip(&mut outs).zip(inputs) {
         let rows = rows_of_a_task(job, stretch);
-        for (i, out) in out.chunks_mut((rows * job.x.rows()).max(1)).enumerate() {
-            tasks.push(Task { job: *job, x: &packed[input].2, first: i * rows, out });
+        let mine = tasks.len();
+        let task = |first| {
+            let out = Vec::with_capacity(job.x.rows());
+            Task { job: *job, x: &packed[input].2, first, out }
+        };
+        tasks.extend((0..job.w.rows).step_by(rows).map(task));
+        for token in out.values_mut().chunks_mut(job.w.rows.max(1)) {
+            for (task, part) in tasks[mine..].iter_mut().zip(token.chunks_mut(rows)) {
+                task.out.push(part);
+            }
         }
     }
-    tasks.into_par_iter().for_each(|Task { job, x, first, out }| match (&job.w.format, x.tokens) {
-        (_, 0) => {}
-        (Format::Awq(awq), _) => isa.run(Columns { w: job.w, awq, x: job.x, first, out }),
-        (_, 1) => isa.run(OneToken { w: job.w, x, first, out }),
-        (_, _) => ManyTokens { w: job.w, x, first, out }.run(isa),
-    });
-    jobs.iter().zip(outs).map(|(job, out)| transposed(out, job.w.rows, job.x.rows())).collect()
+    tasks.into_par_iter().for_each(|task| task.run(isa));
+    outs
 }
 
 /// Rows `tokens` of `table` as f32.
@@ -100,8 +102,20 @@ struct Task<'a> {
     x: &'a Packed,
     /// The first of the rows.
     first: usize,
-    /// `[rows, tokens]`
-    out: &'a mut [f32],
+    /// Where their outputs go, token by token.
+    out: Vec<&'a mut [f32]>,
+}
+
+impl Task<'_> {
+    fn run(self, isa: Isa) {
+        let Task { job: Job { x: plain, w }, x, first, mut out } = self;
+        match (&w.format, &mut out[..]) {
+            (_, []) => {}
+            (Format::Awq(awq), out) => isa.run(Columns { w, awq, x: plain, first, out }),
+            (_, [out]) => isa.run(OneToken { w, x, first, out }),
+            (_, out) => ManyTokens { w, x, first, out }.run(isa),
+        }
+    }
 }
 
 fn rows_of_a_task(job: &Job, stretch: usize) -> usize {
@@ -110,34 +124,6 @@ fn rows_of_a_task(job: &Job, stretch: usize) -> usize {
         (format, 0 | 1) => (stretch / format.row_bytes(job.w.cols)).max(1),
         _ => PANEL,
     }
-}
-
-/// Rows that are turned around together, so that lines of the cache are written once.
-const LINE: usize = 16;
-/// Tokens that are turned around together: a few lines beside each other are read in one go.
-const LINES: usize = 4 * LINE;
-
-fn transposed(out: Vec<f32>, rows: usize, tokens: usize) -> Array {
-    if tokens <= 1 {
-        return Array::new(tokens, rows, out);
-    }
-    let mut y = Array::zeros(tokens, rows);
-    y.values_mut().par_chunks_mut(LINES * rows).enumerate().for_each(|(n, y)| {
-        let here = n * LINES..tokens.min((n + 1) * LINES);
-        let mut square = [[0.0; LINE]; LINES];
-        for (m, out) in out.chunks(LINE * tokens).enumerate() {
-            for (r, out) in out.chunks_exact(tokens).enumerate() {
-                for (t, value) in out[here.clone()].iter().enumerate() {
-                    square[t][r] = *value;
-                }
-            }
-            let wide = LINE.min(rows - m * LINE);
-            for (y, line) in y.chunks_exact_mut(rows).zip(&square) {
-                y[m * LINE..][..wide].copy_from_slice(&line[..wide]);
-            }
-        }
-    });
-    y
 }
 
 #[cfg(test)]

@@ -82,11 +82,11 @@ fn fp8<L: Lanes>(w: &Matrix, scales: &Scales, first: usize, x: &[Chunk], out: &m
             let until = alike.min(row + some);
             let out = &mut out[row - first..until - first];
             straight::<L, Eight>(w, row, &scaled, out);
-            spoil_sums(&w.bytes.as_slice()[row * w.cols..until * w.cols], out, 1);
+            spoil_sums(&w.bytes.as_slice()[row * w.cols..until * w.cols], &mut [out]);
             row = until;
         }
     }
-    scale_sums(scales, first, out, 1);
+    scale_sums(scales, first, out);
 }
 
 /// Bytes between what is read and what is fetched meanwhile.
