@@ -11,11 +11,20 @@ use super::isa::{Isa, Kernel, LANES, Lanes};
 /// `x / sqrt(mean(x^2) + eps) * weight` over each run of the weight's width.
 pub fn rms_norm(isa: Isa, x: &Array, weight: &[f32], eps: f32) -> Array {
     let mut y = x.clone();
-    for run in y.values_mut().chunks_exact_mut(weight.len()) {
-        let scale = 1.0 / (isa.run(SumOfSquares(run)) / weight.len() as f32 + eps).sqrt();
-        run.iter_mut().zip(weight).for_each(|(x, w)| *x = *x * scale * w);
-    }
+    y.values_mut().par_chunks_mut(piece_of(weight.len())).for_each(|piece| {
+        for run in piece.chunks_exact_mut(weight.len()) {
+            let scale = 1.0 / (isa.run(SumOfSquares(run)) / weight.len() as f32 + eps).sqrt();
+            run.iter_mut().zip(weight).for_each(|(x, w)| *x = *x * scale * w);
+        }
+    });
     y
+}
+
+/// `x += y`.
+pub fn add(x: &mut [f32], y: &[f32]) {
+    x.par_chunks_mut(PIECE).zip(y.par_chunks(PIECE)).for_each(|(x, y)| {
+        x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+    });
 }
 
 /// `y += bias` in every row.
@@ -38,7 +47,7 @@ pub fn gate(isa: Isa, x: &mut Array, gate: &Array) {
 
 /// `gate = silu(gate) * up`.
 pub fn swiglu(isa: Isa, gate: &mut [f32], up: &[f32]) {
-    isa.run(SwiGlu(gate, up));
+    gate.par_chunks_mut(PIECE).zip(up.par_chunks(PIECE)).for_each(|(gate, up)| isa.run(SwiGlu(gate, up)));
 }
 
 /// `x * sigmoid(x)` in place.
@@ -56,13 +65,19 @@ pub fn round_to_fp8(x: &mut Array, scales: &[f32]) {
     });
 }
 
-/// Numbers that a thread rounds at a time.
+/// Numbers that a thread takes at a time.
 const PIECE: usize = 1 << 14;
+
+/// About as many in whole rows of `width`.
+fn piece_of(width: usize) -> usize {
+    (PIECE / width.max(1)).max(1) * width.max(1)
+}
 
 /// Turns entries `i` and `i + half` of each head by the row's angle `i`; `angles` holds `half` cosines and sines.
 pub fn rotate(x: &mut Array, dim: usize, angles: &Array) {
     let width = x.cols();
-    for (row, angles) in x.values_mut().chunks_exact_mut(width).zip(angles.each_row()) {
+    let rows = x.values_mut().par_chunks_exact_mut(width).with_min_len(piece_of(width) / width.max(1));
+    rows.zip(angles.values().par_chunks_exact(angles.cols())).for_each(|(row, angles)| {
         let half = angles.len() / 2;
         let (cos, sin) = angles.split_at(half);
         for head in row.chunks_exact_mut(dim) {
@@ -73,7 +88,7 @@ pub fn rotate(x: &mut Array, dim: usize, angles: &Array) {
                 rest[i] = y * cos[i] + x * sin[i];
             }
         }
-    }
+    });
 }
 
 /// Softmax in place; the order of the sum is fixed by the length.

@@ -1,5 +1,6 @@
 //! A mixture of experts: tokens sorted by expert, every expert's weights read once.
 
+use rayon::prelude::*;
 use verify::Result;
 
 use super::isa::{Isa, Kernel, Lanes};
@@ -11,7 +12,7 @@ use crate::backend::{Divide, Routing, SwiGlu};
 pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Result<Array> {
     let visits = visits(cpu.isa, router, routing);
     let busy: Vec<_> = experts.iter().zip(visits).filter(|(_, v)| !v.is_empty()).collect();
-    let inputs: Vec<Array> = busy.iter().map(|(_, v)| gathered(x, v)).collect();
+    let inputs: Vec<Array> = busy.par_iter().map(|(_, v)| gathered(x, v)).collect();
     let with_inputs = || busy.iter().zip(&inputs);
     let jobs: Vec<Job> = with_inputs()
         .flat_map(|((e, _), x)| [Job { x, w: &e.gate.weight }, Job { x, w: &e.up.weight }])
@@ -23,15 +24,25 @@ pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[Sw
         inner.push(gate);
     }
     let jobs: Vec<Job> = busy.iter().zip(&inner).map(|((e, _), x)| Job { x, w: &e.down.weight }).collect();
-    let mut out = Array::zeros(x.rows(), x.cols());
-    for ((_, visits), y) in busy.iter().zip(cpu.products(&jobs)?) {
+    let outputs = cpu.products(&jobs)?;
+    let mut parts: Vec<Vec<(f32, &[f32])>> = vec![Vec::new(); x.rows()];
+    for ((_, visits), y) in busy.iter().zip(&outputs) {
         for ((token, weight), y) in visits.iter().zip(y.each_row()) {
-            let to = &mut out.values_mut()[token * x.cols()..][..x.cols()];
-            to.iter_mut().zip(y).for_each(|(to, y)| *to += weight * y);
+            parts[*token].push((*weight, y));
         }
     }
+    let mut out = Array::zeros(x.rows(), x.cols());
+    let tokens = out.values_mut().par_chunks_exact_mut(x.cols()).with_min_len(TOKENS);
+    tokens.zip(parts).for_each(|(to, parts)| {
+        for (weight, y) in parts {
+            to.iter_mut().zip(y).for_each(|(to, y)| *to += weight * y);
+        }
+    });
     Ok(out)
 }
+
+/// Tokens whose experts' outputs a thread adds up at a time.
+const TOKENS: usize = 8;
 
 /// For each expert the tokens (rows of the logits `router`) that choose it, and its weight for each.
 pub fn visits(isa: Isa, router: &Array, routing: Routing) -> Vec<Vec<(usize, f32)>> {
@@ -45,7 +56,8 @@ pub fn visits(isa: Isa, router: &Array, routing: Routing) -> Vec<Vec<(usize, f32
 }
 
 fn gathered(x: &Array, visits: &[(usize, f32)]) -> Array {
-    let values = visits.iter().flat_map(|(token, _)| x.row(*token)).copied().collect();
+    let mut values = Vec::with_capacity(visits.len() * x.cols());
+    visits.iter().for_each(|(token, _)| values.extend_from_slice(x.row(*token)));
     Array::new(visits.len(), x.cols(), values)
 }
 

@@ -189,7 +189,8 @@ impl Backend for Cpu {
     }
 
     fn rows(&self, x: &Array, rows: &[usize]) -> Result<Array> {
-        let values = rows.iter().flat_map(|r| x.row(*r)).copied().collect();
+        let mut values = Vec::with_capacity(rows.len() * x.cols());
+        rows.iter().for_each(|r| values.extend_from_slice(x.row(*r)));
         Ok(Array::new(rows.len(), x.cols(), values))
     }
 
@@ -215,7 +216,7 @@ impl Backend for Cpu {
     }
 
     fn add(&self, x: &mut Array, y: &Array) -> Result<()> {
-        x.values_mut().iter_mut().zip(y.values()).for_each(|(x, y)| *x += y);
+        elementwise::add(x.values_mut(), y.values());
         Ok(())
     }
 

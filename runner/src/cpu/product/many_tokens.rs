@@ -4,6 +4,9 @@
 //! apart would all fall into the same set of the cache.
 
 use std::cell::RefCell;
+use std::ops::Range;
+
+use rayon::prelude::*;
 
 use super::codes::{Chunk, Order, RUN, Unpack, chunks_of};
 use super::eight::{scale_sums, scale_tokens, spoil_sums};
@@ -17,8 +20,6 @@ pub const PANEL: usize = 32;
 /// Tokens as the kernels read them: in the order of the weights' format, filled up with zeros to whole runs, in strips of a few tokens each, a strip
 /// chunk by chunk. One token is a strip of its own, hence a plain row.
 pub struct Packed {
-    /// Number of tokens.
-    pub tokens: usize,
     /// All strips, `[chunk, token of the strip]` each.
     pub chunks: Vec<Chunk>,
     strips: Vec<usize>,
@@ -28,39 +29,54 @@ impl Packed {
     /// Packs `x` `[tokens, in]` for the kernels of `isa`.
     pub fn new(isa: Isa, x: &Array, order: Order) -> Self {
         let n = chunks_of(x.cols());
-        let mut packed =
-            Packed { tokens: x.rows(), chunks: vec![Chunk::ZERO; n * x.rows()], strips: Vec::new() };
         let most = if isa.run(IsWide) { WIDE[1] } else { NARROW[1] };
-        let mut at = 0;
+        let (mut strips, mut at) = (Vec::new(), 0);
         while at < x.rows() {
             // Even strips: 8 tokens are 4 and 4, not 6 and 2.
             let left = x.rows() - at;
             let taken = left.div_ceil(left.div_ceil(most));
-            for t in 0..taken {
-                let to = &mut packed.chunks[at * n + t..];
-                match order {
-                    Order::Straight => {
-                        for (to, from) in to.chunks_mut(taken).zip(x.row(at + t).chunks(LANES)) {
-                            to[0].0[..from.len()].copy_from_slice(from);
-                        }
-                    }
-                    Order::Woven => {
-                        let (runs, left) = x.row(at + t).as_chunks::<RUN>();
-                        for (to, run) in to.chunks_mut(4 * taken).zip(runs) {
-                            weave(run, to, taken);
-                        }
-                        if !left.is_empty() {
-                            let mut run = [0.0; RUN];
-                            run[..left.len()].copy_from_slice(left);
-                            weave(&run, &mut to[runs.len() * 4 * taken..], taken);
-                        }
-                    }
-                }
-            }
-            packed.strips.push(taken);
+            strips.push(taken);
             at += taken;
         }
-        packed
+        let mut chunks = vec![Chunk::ZERO; n * x.rows()];
+        let (mut rest, mut at, mut jobs) = (&mut chunks[..], 0, Vec::with_capacity(strips.len()));
+        for taken in &strips {
+            let (strip, others) = rest.split_at_mut(n * taken);
+            jobs.push((at..at + taken, strip));
+            (rest, at) = (others, at + taken);
+        }
+        let few = (PIECE / (n * most).max(1)).max(1);
+        jobs.into_par_iter().with_min_len(few).for_each(|(rows, strip)| pack(x, rows, order, strip));
+        Packed { chunks, strips }
+    }
+}
+
+/// Chunks that a thread packs at a time.
+const PIECE: usize = 1 << 10;
+
+/// Tokens `rows` of `x` as a strip, which holds zeros.
+fn pack(x: &Array, rows: Range<usize>, order: Order, strip: &mut [Chunk]) {
+    let taken = rows.len();
+    for (t, row) in rows.map(|row| x.row(row)).enumerate() {
+        let to = &mut strip[t..];
+        match order {
+            Order::Straight => {
+                for (to, from) in to.chunks_mut(taken).zip(row.chunks(LANES)) {
+                    to[0].0[..from.len()].copy_from_slice(from);
+                }
+            }
+            Order::Woven => {
+                let (runs, left) = row.as_chunks::<RUN>();
+                for (to, run) in to.chunks_mut(4 * taken).zip(runs) {
+                    weave(run, to, taken);
+                }
+                if !left.is_empty() {
+                    let mut run = [0.0; RUN];
+                    run[..left.len()].copy_from_slice(left);
+                    weave(&run, &mut to[runs.len() * 4 * taken..], taken);
+                }
+            }
+        }
     }
 }
 

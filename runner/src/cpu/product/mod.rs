@@ -42,26 +42,27 @@ const STRETCH: RangeInclusive<usize> = 16 << 10..=256 << 10;
 /// All products, in one parallel sweep: `[tokens, out]` each.
 pub fn products(isa: Isa, jobs: &[Job]) -> Vec<Array> {
     // Several matrices mostly share their input, and its order.
-    let mut packed: Vec<(&Array, Order, Packed)> = Vec::new();
-    let mut inputs = Vec::with_capacity(jobs.len());
+    let mut inputs: Vec<(&Array, Order)> = Vec::new();
+    let mut input_of = Vec::with_capacity(jobs.len());
     for job in jobs {
         let order = Order::of(&job.w.format);
-        let there = packed.iter().rposition(|(x, o, _)| std::ptr::eq(*x, job.x) && *o == order);
-        inputs.push(there.unwrap_or(packed.len()));
+        let there = inputs.iter().rposition(|(x, o)| std::ptr::eq(*x, job.x) && *o == order);
+        input_of.push(there.unwrap_or(inputs.len()));
         if there.is_none() {
-            packed.push((job.x, order, Packed::new(isa, job.x, order)));
+            inputs.push((job.x, order));
         }
     }
+    let packed: Vec<Packed> = inputs.into_par_iter().map(|(x, order)| Packed::new(isa, x, order)).collect();
     let mut outs: Vec<Array> = jobs.iter().map(|job| Array::zeros(job.x.rows(), job.w.rows)).collect();
     let bytes: usize = jobs.iter().map(|job| job.w.rows * job.w.format.row_bytes(job.w.cols)).sum();
     let stretch = (bytes / (8 * rayon::current_num_threads())).clamp(*STRETCH.start(), *STRETCH.end());
     let mut tasks = Vec::new();
-    for ((job, out), input) in jobs.iter().zip(&mut outs).zip(inputs) {
+    for ((job, out), input) in jobs.iter().zip(&mut outs).zip(input_of) {
         let rows = rows_of_a_task(job, stretch);
         let mine = tasks.len();
         let task = |first| {
             let out = Vec::with_capacity(job.x.rows());
-            Task { job: *job, x: &packed[input].2, first, out }
+            Task { job: *job, x: &packed[input], first, out }
         };
         tasks.extend((0..job.w.rows).step_by(rows).map(task));
         for token in out.values_mut().chunks_mut(job.w.rows.max(1)) {
