@@ -16,7 +16,8 @@ use verify::Result;
 
 use super::grid::{Codes, Grid, IntFormat};
 use super::moments::Moments;
-use super::search::{Found, Sizes, search};
+use super::probe::glance;
+use super::search::{Candidate, Found, Sizes, search, shortlist};
 use super::weights::{Give, float_of, rounded};
 use super::{clip, descent};
 
@@ -87,17 +88,40 @@ impl Engine {
         format: IntFormat,
         columns: impl Fn(&[f32]) -> Vec<f32>,
     ) -> Result<Found> {
+        let loss_on = |x: &Array| self.loss(cpu, reader, x, format);
+        let candidates = match glance(x) {
+            None => Candidate::coarse(),
+            Some(few) => {
+                let mut loss = loss_on(&few)?;
+                shortlist(sizes, |s| loss(&columns(s)))?
+            }
+        };
+        let mut loss = loss_on(x)?;
+        search(sizes, candidates, |s| loss(&columns(s)))
+    }
+
+    /// The squared error of the output of `reader` on `x` by the scales of its columns, as a share of the output.
+    fn loss<'a>(
+        &'a self,
+        cpu: &'a Cpu,
+        reader: &'a Matrix,
+        x: &Array,
+        format: IntFormat,
+    ) -> Result<Box<dyn FnMut(&[f32]) -> Result<f64> + 'a>> {
         if let (Engine::Cuda(gpu), Some(float)) = (self, float_of(reader)) {
             let judge = gpu.judge(reader, float, x, of_gpu(format))?;
             let power = judge.power()?.max(f64::MIN_POSITIVE);
-            return search(sizes, |s| Ok(judge.loss(&columns(s))? / power));
+            return Ok(Box::new(move |columns| Ok(judge.loss(columns)? / power)));
         }
-        let product = |weight: Matrix| -> Result<f64> {
-            let [y] = cpu.linear(x, [&Linear { weight, bias: None }])?;
+        let x = x.clone();
+        let product = move |weight: Matrix| -> Result<f64> {
+            let [y] = cpu.linear(&x, [&Linear { weight, bias: None }])?;
             Ok(super::layer::squared(&y))
         };
         let power = product(reader.clone())?.max(f64::MIN_POSITIVE);
-        search(sizes, |s| Ok(product(rounded(cpu.isa(), reader, &columns(s), format, Give::Error))? / power))
+        Ok(Box::new(move |columns| {
+            Ok(product(rounded(cpu.isa(), reader, columns, format, Give::Error))? / power)
+        }))
     }
 
     /// Codes `[rows, cols]` and grids `[rows, cols / group]`.

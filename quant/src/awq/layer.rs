@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use runner::Cpu;
-use runner::backend::{Backend, Linear, Span};
+use runner::backend::{Backend, Linear, Norm, Span};
 use runner::blocks::Mlp;
 use runner::cpu::Array;
 use runner::decoder::Layer;
@@ -20,7 +20,8 @@ use super::fold;
 use super::grid::IntFormat;
 use super::moments::Moments;
 use super::pairs::{self, Judge, Pair, Producer};
-use super::search::{Candidate, Found, Sizes, search};
+use super::probe::Probe;
+use super::search::{Candidate, Found, Sizes, search, shortlist};
 use super::storage::Storage;
 use super::watch::{Keep, Sums};
 use super::weights::{Give, not_finite, numbers, rounded, shares};
@@ -138,12 +139,11 @@ impl<'a> LayerSearch<'a> {
 
     fn first_half(&mut self, visit: &mut Visit, pairs: &[Pair]) -> Result<()> {
         let judged = |judge: Judge| pairs.iter().filter(move |p| p.judge == judge);
-        let (probe, spans) = self.probe(visit)?;
-        let x = self.cpu.norm(&probe, &visit.layer.norm_in)?;
+        let probe = self.probe(visit, &visit.layer.norm_in)?;
         let roles = |m: &Module| matches!(m.role, Role::Attention(_) | Role::DeltaNet(_));
         let out = |m: &Module| matches!(m.role, Role::Attention(Part::O) | Role::DeltaNet(Part::Out));
         let keep = Keep::of(self.names(visit.number, &out));
-        let reference = visit.mixed(&x, &spans, Some(keep.clone()))?;
+        visit.mixed(&probe.x, &probe.spans, Some(keep.clone()))?;
         // Readers of one producer share their input: the first stands for all.
         let follower =
             |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
@@ -151,7 +151,7 @@ impl<'a> LayerSearch<'a> {
         visit.mix(Some(sums.clone()))?;
         self.take(&sums, pairs)?;
         for pair in judged(Judge::Mixer) {
-            let found = self.by_block(visit, pair, &reference, |v| v.mixed(&x, &spans, None))?;
+            let found = self.by_block(visit, pair, &probe, |v, p| v.mixed(&p.x, &p.spans, None))?;
             self.settle(visit.input, pair, found)?;
         }
         for pair in judged(Judge::Reader) {
@@ -190,8 +190,8 @@ impl<'a> LayerSearch<'a> {
         Ok(())
     }
 
-    /// Whole samples, evenly spread, normalised later: `[tokens, hidden]`.
-    fn probe(&self, visit: &Visit) -> Result<(Array, Vec<Span>)> {
+    /// Whole samples, evenly spread, normalised by `norm`.
+    fn probe(&self, visit: &Visit, norm: &Norm<Cpu>) -> Result<Probe> {
         let total = visit.hidden.rows();
         let every = total.div_ceil(PROBE).max(1);
         let (mut values, mut spans, mut tokens) = (Vec::new(), Vec::new(), 0);
@@ -201,18 +201,17 @@ impl<'a> LayerSearch<'a> {
             spans.push(Span { start: 0, len: rows.len() });
             values.extend_from_slice(visit.hidden.read(rows)?.values());
         }
-        Ok((Array::new(tokens, visit.hidden.cols(), values), spans))
+        let h = Array::new(tokens, visit.hidden.cols(), values);
+        Ok(Probe { x: self.cpu.norm(&h, norm)?, spans })
     }
 
     // ----- second half
 
     fn second_half(&mut self, visit: &mut Visit, pairs: &[Pair]) -> Result<()> {
-        let (probe, _) = self.probe(visit)?;
-        let x = self.cpu.norm(&probe, &visit.layer.norm_post)?;
-        let reference = visit.layer.mlp.forward(&self.cpu, &x)?;
+        let probe = self.probe(visit, &visit.layer.norm_post)?;
         for pair in pairs.iter().filter(|p| p.judge == Judge::Mlp) {
             self.input_of_mlp(visit, pair)?;
-            let found = self.by_block(visit, pair, &reference, |v| v.layer.mlp.forward(&v.cpu, &x))?;
+            let found = self.by_block(visit, pair, &probe, |v, p| v.layer.mlp.forward(&v.cpu, &p.x))?;
             self.settle(visit.input, pair, found)?;
         }
         let inner = self.inner(visit, pairs)?;
@@ -306,21 +305,28 @@ impl<'a> LayerSearch<'a> {
         &self,
         visit: &mut Visit,
         pair: &Pair,
-        reference: &Array,
-        output: impl Fn(&Visit) -> Result<Array>,
+        probe: &Probe,
+        output: impl Fn(&Visit, &Probe) -> Result<Array>,
     ) -> Result<Found> {
         let moments = self.moments_of(pair.readers[0])?;
         let readers: Vec<usize> = pair.readers.iter().copied().filter(|r| self.quantized(*r)).collect();
         let sizes = self.sizes(pair, &readers, &moments)?;
-        let power = squared(reference);
-        let result = search(&sizes, |s| {
+        let glance = probe.glance();
+        let few = glance.as_ref().map(|few| Ok((few, output(visit, few)?))).transpose()?;
+        let all = (probe, output(visit, probe)?);
+        let mut loss = |(probe, reference): &(&Probe, Array), s: &[f32]| -> Result<f64> {
             visit.progress.check()?;
             let columns = pair.columns(s);
             self.replace(&mut visit.layer, &readers, |m| {
                 Ok(rounded(self.cpu.isa(), m, &columns, self.format, Give::Weights))
             })?;
-            Ok(squared_difference(&output(visit)?, reference) / power)
-        });
+            Ok(squared_difference(&output(visit, probe)?, reference) / squared(reference))
+        };
+        let candidates = match &few {
+            None => Ok(Candidate::coarse()),
+            Some(few) => shortlist(&sizes, |s| loss(few, s)),
+        };
+        let result = candidates.and_then(|candidates| search(&sizes, candidates, |s| loss(&all, s)));
         self.replace(&mut visit.layer, &readers, |m| Ok(m.clone()))?;
         result
     }

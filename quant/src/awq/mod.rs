@@ -19,6 +19,7 @@ mod grid;
 mod layer;
 mod moments;
 mod pairs;
+mod probe;
 mod report;
 mod search;
 mod storage;

@@ -27,10 +27,18 @@ pub enum Candidate {
     Duo(f64),
 }
 
-/// Ratios of the first round; each kind is then refined around its best.
+/// Ratios of the first round; the best is then refined.
 const COARSE: [f64; 11] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
+/// Candidates that a glance leaves.
+const LEFT: usize = 3;
 
 impl Candidate {
+    /// The first round; not scaling is no part of it, for it is always looked at.
+    pub fn coarse() -> Vec<Candidate> {
+        let inputs = COARSE[1..].iter().map(|r| Candidate::Inputs(*r));
+        inputs.chain(COARSE.iter().map(|r| Candidate::Duo(*r))).collect()
+    }
+
     /// The scales, by channel.
     pub fn scales(self, sizes: &Sizes) -> Vec<f32> {
         let pairs = sizes.inputs.iter().zip(&sizes.weights);
@@ -78,12 +86,32 @@ pub struct Found {
     pub after: f64,
 }
 
-/// Tries candidates and keeps the one of least loss; the first of equals. Not scaling is always among them, so that
-/// the result is never worse than plain rounding.
+/// The few of [`Candidate::coarse`] with the least loss on some of the tokens, the best first; of equals the first.
+///
+/// # Errors
+/// Those of `loss`.
+pub fn shortlist(sizes: &Sizes, mut loss: impl FnMut(&[f32]) -> Result<f64>) -> Result<Vec<Candidate>> {
+    let judge = |candidate: Candidate| {
+        let loss = loss(&candidate.scales(sizes))?;
+        Ok((if loss.is_finite() { loss } else { f64::INFINITY }, candidate))
+    };
+    let mut judged: Vec<(f64, Candidate)> =
+        Candidate::coarse().into_iter().map(judge).collect::<Result<_>>()?;
+    judged.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    judged.truncate(LEFT);
+    Ok(judged.into_iter().map(|(_, candidate)| candidate).collect())
+}
+
+/// Tries `candidates`, then finer steps around the best, and keeps the one of least loss; the first of equals. Not
+/// scaling is always among them, so that the result is never worse than plain rounding.
 ///
 /// # Errors
 /// Exit 3 where no candidate has a finite loss; and those of `loss`.
-pub fn search(sizes: &Sizes, mut loss: impl FnMut(&[f32]) -> Result<f64>) -> Result<Found> {
+pub fn search(
+    sizes: &Sizes,
+    candidates: Vec<Candidate>,
+    mut loss: impl FnMut(&[f32]) -> Result<f64>,
+) -> Result<Found> {
     let ones = Candidate::Identity.scales(sizes);
     let before = loss(&ones)?;
     let mut best = Found { candidate: Candidate::Identity, scales: ones, before, after: before };
@@ -97,8 +125,7 @@ pub fn search(sizes: &Sizes, mut loss: impl FnMut(&[f32]) -> Result<f64>) -> Res
         }
         Ok(())
     };
-    let coarse = COARSE[1..].iter().map(|r| Candidate::Inputs(*r));
-    round(coarse.chain(COARSE.iter().map(|r| Candidate::Duo(*r))).collect(), &mut best)?;
+    round(candidates, &mut best)?;
     for step in [0.05, 0.025] {
         let (middle, of) = (best.candidate.ratio(), best.candidate);
         round([middle - step, middle + step].into_iter().filter_map(|r| of.at(r)).collect(), &mut best)?;
@@ -145,18 +172,22 @@ mod tests {
             let away = |r: f32, t: f32| f64::from((r.ln() - t.ln()).abs());
             move |s: &[f32]| Ok(away(s[2] / s[0], target.powi(2)) + away(s[1] / s[0], target))
         };
-        let found = search(&sizes(), towards(10f32.powf(0.45))).unwrap();
+        let few = shortlist(&sizes(), towards(10f32.powf(0.45))).unwrap();
+        assert_eq!(few[..2], [Candidate::Inputs(0.4), Candidate::Inputs(0.5)]);
+        let found = search(&sizes(), few, towards(10f32.powf(0.45))).unwrap();
         assert!(
             matches!(found.candidate, Candidate::Inputs(r) if (r - 0.45).abs() < 1e-6),
             "{:?}",
             found.candidate
         );
-        let found = search(&sizes(), towards(1.0)).unwrap();
+        let found = search(&sizes(), Candidate::coarse(), towards(1.0)).unwrap();
         assert_eq!((found.candidate, found.before), (Candidate::Identity, 0.0));
     }
 
     #[test]
     fn infinite_loss_is_an_error() {
-        assert!(search(&sizes(), |_| Ok(f64::NAN)).is_err());
+        let few = shortlist(&sizes(), |_| Ok(-f64::NAN)).unwrap();
+        assert_eq!(few.len(), LEFT);
+        assert!(search(&sizes(), few, |_| Ok(f64::NAN)).is_err());
     }
 }
