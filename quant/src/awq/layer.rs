@@ -1,11 +1,11 @@
 //! One layer: scales for every pair, then grids and codes for every matrix.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rayon::prelude::*;
 use runner::Cpu;
-use runner::backend::{Backend, Linear, Norm, Span};
+use runner::backend::{Backend, Linear, Norm, Span, SwiGlu};
 use runner::blocks::Mlp;
 use runner::cpu::Array;
 use runner::decoder::Layer;
@@ -23,6 +23,7 @@ use super::pairs::{self, Judge, Pair, Producer};
 use super::probe::Probe;
 use super::search::{Candidate, Found, Sizes, search, shortlist};
 use super::storage::Storage;
+use super::trial;
 use super::watch::{Keep, Sums};
 use super::weights::{Give, not_finite, numbers, rounded, shares};
 use super::{Clip, Experts, Rounding};
@@ -34,6 +35,10 @@ use crate::select::Fate;
 const PROBE: usize = 2048;
 /// Tokens on which a single linear is compared.
 const JUDGED: usize = 512;
+/// Tokens that go into a `down_proj` at a time.
+const STEP: usize = 1024;
+/// Pairs inside an MLP that are looked at at a time.
+const TOGETHER: usize = 8;
 
 /// AWQ as a visitor of layers.
 pub struct Smoother<'a> {
@@ -151,7 +156,7 @@ impl<'a> LayerSearch<'a> {
         visit.mix(Some(sums.clone()))?;
         self.take(&sums, pairs)?;
         for pair in judged(Judge::Mixer) {
-            let found = self.by_block(visit, pair, &probe, |v, p| v.mixed(&p.x, &p.spans, None))?;
+            let found = self.by_block(visit, pair, &probe, |v, p, c| self.mixed(v, pair, p, c))?;
             self.settle(visit.input, pair, found)?;
         }
         for pair in judged(Judge::Reader) {
@@ -211,20 +216,12 @@ impl<'a> LayerSearch<'a> {
         let probe = self.probe(visit, &visit.layer.norm_post)?;
         for pair in pairs.iter().filter(|p| p.judge == Judge::Mlp) {
             self.input_of_mlp(visit, pair)?;
-            let found = self.by_block(visit, pair, &probe, |v, p| v.layer.mlp.forward(&v.cpu, &p.x))?;
+            let found = self.by_block(visit, pair, &probe, |v, p, c| self.fed(v, pair, p, c))?;
             self.settle(visit.input, pair, found)?;
         }
-        let inner = self.inner(visit, pairs)?;
-        let results: Vec<(usize, Found)> = pairs
-            .par_iter()
-            .enumerate()
-            .filter_map(|(n, pair)| inner.get(&n).map(|(x, m)| (n, pair, x, m)))
-            .map(|(n, pair, x, m)| Ok((n, self.by_reader(pair, x, m)?)))
-            .collect::<Result<_>>()?;
-        for (n, found) in results {
-            self.settle(visit.input, &pairs[n], found)?;
-        }
-        self.finish(visit, &|m| !matches!(m.role, Role::Attention(_) | Role::DeltaNet(_)))?;
+        let done = self.inner(visit, pairs)?;
+        let rest = |m: &Module| !matches!(m.role, Role::Attention(_) | Role::DeltaNet(_));
+        self.finish(visit, &|m| rest(m) && !done.contains(&m.name))?;
         visit.feed(None)
     }
 
@@ -243,92 +240,142 @@ impl<'a> LayerSearch<'a> {
         Ok(())
     }
 
-    /// For every pair inside the MLP the inputs of its `down_proj` that it is judged on, and their moments.
-    fn inner(&mut self, visit: &Visit, pairs: &[Pair]) -> Result<HashMap<usize, (Array, Arc<Moments>)>> {
-        let h = visit.spread(SEEN)?;
-        let x = self.cpu.norm(&h, &visit.layer.norm_post)?;
-        let mut jobs: Vec<(usize, &runner::backend::SwiGlu<Cpu>, Option<usize>)> = Vec::new();
+    /// Scales of every pair inside the MLP, and the tensors of its `down_proj`; returns the names of these. What is known of
+    /// the inputs of a `down_proj` is let go as soon as it is made: there may be hundreds.
+    fn inner(&mut self, visit: &Visit, pairs: &[Pair]) -> Result<HashSet<String>> {
+        let x = self.cpu.norm(&visit.spread(SEEN)?, &visit.layer.norm_post)?;
+        let mut jobs: Vec<(&Pair, &SwiGlu<Cpu>, Option<usize>)> = Vec::new();
         let chosen = visit.chosen(&x)?;
         self.tokens = chosen.iter().map(Vec::len).collect();
-        for (n, pair) in pairs.iter().enumerate() {
+        for pair in pairs {
             let (mlp, role) = (&visit.layer.mlp, self.module(pair.readers[0]).role);
             match (mlp, role) {
-                (Mlp::Dense(mlp), Role::Mlp(Part::Down)) => jobs.push((n, mlp, None)),
+                (Mlp::Dense(mlp), Role::Mlp(Part::Down)) => jobs.push((pair, mlp, None)),
                 (Mlp::Moe(moe), Role::SharedExpert(Part::Down)) => {
-                    jobs.extend(moe.shared.iter().map(|(mlp, _)| (n, mlp, None)));
+                    jobs.extend(moe.shared.iter().map(|(mlp, _)| (pair, mlp, None)));
                 }
-                (Mlp::Moe(moe), Role::Expert(e, Part::Down)) => jobs.push((n, &moe.experts[e], Some(e))),
+                (Mlp::Moe(moe), Role::Expert(e, Part::Down)) => jobs.push((pair, &moe.experts[e], Some(e))),
                 _ => {}
             }
         }
-        let made: Vec<(usize, Array, Moments)> = jobs
-            .into_par_iter()
-            .map(|(n, mlp, expert)| {
-                let own = match (expert, self.of.experts) {
-                    (Some(e), Experts::Routed) => Some(&chosen[e]),
-                    _ => None,
-                };
-                let x = match own {
-                    Some(rows) => &self.cpu.rows(&x, rows)?,
-                    None => &x,
-                };
-                let mut moments = Moments::new(mlp.down.weight.cols, self.format.group);
-                let mut judged = Vec::new();
-                let every = x.rows().div_ceil(JUDGED).max(1);
-                for from in (0..x.rows()).step_by(PROBE) {
-                    let rows: Vec<usize> = (from..x.rows().min(from + PROBE)).collect();
-                    let inner = mlp.inner(&self.cpu, &self.cpu.rows(x, &rows)?)?;
-                    self.of.engine.add(&self.cpu, &mut moments, &inner)?;
-                    for (row, values) in rows.iter().zip(inner.each_row()) {
-                        if row % every == 0 {
-                            judged.extend_from_slice(values);
-                        }
-                    }
-                }
-                let cols = mlp.down.weight.cols;
-                Ok((n, Array::new(judged.len() / cols, cols, judged), moments))
-            })
-            .collect::<Result<_>>()?;
-        let mut inner = HashMap::new();
-        for (n, x, moments) in made {
-            let moments = Arc::new(moments);
-            self.moments.insert(self.module(pairs[n].readers[0]).name.clone(), moments.clone());
-            inner.insert(n, (x, moments));
+        let mut done = HashSet::new();
+        // Threads that wait for a part of a job may begin another: not all of them at once.
+        for some in jobs.chunks(TOGETHER) {
+            let made: Vec<(Found, Vec<(TensorSpec, Vec<u8>)>)> = some
+                .par_iter()
+                .map(|(pair, mlp, expert)| {
+                    let own = expert.filter(|_| self.of.experts == Experts::Routed).map(|e| &chosen[e][..]);
+                    let (judged, moments) = self.input_of_down(mlp, &x, own)?;
+                    let found = self.by_reader(pair, &judged, &moments)?;
+                    let columns = found.scaled().map(|s| pair.columns(s));
+                    let down = self.module(pair.readers[0]);
+                    let tensors = self.stored(down, columns.as_deref(), None, Some(&moments))?;
+                    Ok((found, tensors))
+                })
+                .collect::<Result<_>>()?;
+            for ((pair, ..), (found, tensors)) in some.iter().zip(made) {
+                self.record.tensors.extend(tensors);
+                done.insert(self.module(pair.readers[0]).name.clone());
+                self.settle(visit.input, pair, found)?;
+            }
         }
-        Ok(inner)
+        Ok(done)
+    }
+
+    /// Inputs of a `down_proj` that it is judged on, and what is known of all of them; where there are `own` tokens, of
+    /// these.
+    fn input_of_down(&self, mlp: &SwiGlu<Cpu>, x: &Array, own: Option<&[usize]>) -> Result<(Array, Moments)> {
+        let cols = mlp.down.weight.cols;
+        let (mut moments, mut judged) = (Moments::new(cols, self.format.group), Vec::new());
+        let tokens = own.map_or(x.rows(), <[usize]>::len);
+        let every = tokens.div_ceil(JUDGED).max(1);
+        for from in (0..tokens).step_by(STEP) {
+            let here = from..tokens.min(from + STEP);
+            let rows: Vec<usize> = match own {
+                Some(own) => own[here.clone()].to_vec(),
+                None => here.clone().collect(),
+            };
+            let inner = mlp.inner(&self.cpu, &self.cpu.rows(x, &rows)?)?;
+            self.of.engine.add(&self.cpu, &mut moments, &inner)?;
+            for (n, values) in here.zip(inner.each_row()) {
+                if n % every == 0 {
+                    judged.extend_from_slice(values);
+                }
+            }
+        }
+        Ok((Array::new(judged.len() / cols.max(1), cols, judged), moments))
     }
 
     // ----- the search
 
-    /// Scales of the pair by the output of a whole block.
+    /// Scales of the pair by the output of a whole block; `output` gives it with the readers' columns scaled, their weights
+    /// rounded and the scales taken back, or as they are.
     fn by_block(
         &self,
         visit: &mut Visit,
         pair: &Pair,
         probe: &Probe,
-        output: impl Fn(&Visit, &Probe) -> Result<Array>,
+        mut output: impl FnMut(&mut Visit, &Probe, Option<&[f32]>) -> Result<Array>,
     ) -> Result<Found> {
         let moments = self.moments_of(pair.readers[0])?;
-        let readers: Vec<usize> = pair.readers.iter().copied().filter(|r| self.quantized(*r)).collect();
-        let sizes = self.sizes(pair, &readers, &moments)?;
-        let glance = probe.glance();
-        let few = glance.as_ref().map(|few| Ok((few, output(visit, few)?))).transpose()?;
-        let all = (probe, output(visit, probe)?);
-        let mut loss = |(probe, reference): &(&Probe, Array), s: &[f32]| -> Result<f64> {
+        let sizes = self.sizes(pair, &self.quantized_readers(pair), &moments)?;
+        let mut losses_on = |probe: &Probe| -> Result<_> {
+            let reference = output(visit, probe, None)?;
+            let power = squared(&reference);
+            Ok((reference, power))
+        };
+        let few = probe.glance();
+        let few = few.as_ref().map(|few| Ok((few, losses_on(few)?))).transpose()?;
+        let all = (probe, losses_on(probe)?);
+        let mut loss = |(probe, (reference, power)): &(&Probe, (Array, f64)), s: &[f32]| -> Result<f64> {
             visit.progress.check()?;
-            let columns = pair.columns(s);
-            self.replace(&mut visit.layer, &readers, |m| {
-                Ok(rounded(self.cpu.isa(), m, &columns, self.format, Give::Weights))
-            })?;
-            Ok(squared_difference(&output(visit, probe)?, reference) / squared(reference))
+            let y = output(visit, probe, Some(&pair.columns(s)))?;
+            Ok(squared_difference(&y, reference) / power)
         };
         let candidates = match &few {
-            None => Ok(Candidate::coarse()),
-            Some(few) => shortlist(&sizes, |s| loss(few, s)),
+            None => Candidate::coarse(),
+            Some(few) => shortlist(&sizes, |s| loss(few, s))?,
         };
-        let result = candidates.and_then(|candidates| search(&sizes, candidates, |s| loss(&all, s)));
-        self.replace(&mut visit.layer, &readers, |m| Ok(m.clone()))?;
-        result
+        search(&sizes, candidates, |s| loss(&all, s))
+    }
+
+    fn quantized_readers(&self, pair: &Pair) -> Vec<usize> {
+        pair.readers.iter().copied().filter(|r| self.quantized(*r)).collect()
+    }
+
+    /// What the mixer makes of a probe; see [`Self::by_block`].
+    fn mixed(
+        &self,
+        visit: &mut Visit,
+        pair: &Pair,
+        probe: &Probe,
+        columns: Option<&[f32]>,
+    ) -> Result<Array> {
+        let Some(columns) = columns else { return visit.mixed(&probe.x, &probe.spans, None) };
+        let readers = self.quantized_readers(pair);
+        self.replace(&mut visit.layer, &readers, |m| {
+            rounded(self.cpu.isa(), m, columns, self.format, Give::Weights)
+        })?;
+        let y = visit.mixed(&probe.x, &probe.spans, None);
+        self.replace(&mut visit.layer, &readers, Matrix::clone)?;
+        y
+    }
+
+    /// What the MLP makes of a probe; see [`Self::by_block`].
+    fn fed(&self, visit: &Visit, pair: &Pair, probe: &Probe, columns: Option<&[f32]>) -> Result<Array> {
+        let Some(columns) = columns else { return visit.layer.mlp.forward(&self.cpu, &probe.x) };
+        let readers: HashSet<&str> =
+            self.quantized_readers(pair).into_iter().map(|r| &*self.module(r).name).collect();
+        trial::output(&self.cpu, &visit.layer.mlp, &probe.x, &|linear| {
+            let (weight, bias) = (&linear.weight, linear.bias.clone());
+            match readers.contains(&*weight.name) {
+                true => {
+                    let weight = rounded(self.cpu.isa(), weight, columns, self.format, Give::Weights);
+                    Linear { weight, bias }
+                }
+                false => Linear { weight: weight.clone(), bias },
+            }
+        })
     }
 
     /// Scales of the pair by the output of its one reader on `x`.
@@ -358,14 +405,14 @@ impl<'a> LayerSearch<'a> {
         &self,
         layer: &mut Layer<Cpu>,
         modules: &[usize],
-        with: impl Fn(&Matrix) -> Result<Matrix>,
+        with: impl Fn(&Matrix) -> Matrix,
     ) -> Result<()> {
         let mut linears: HashMap<Arc<str>, &mut Linear<Cpu>> =
             layer.linears_mut().into_iter().map(|l| (l.weight.name.clone(), l)).collect();
         for m in modules {
             let original = self.weight(&self.module(*m).name)?;
             if let Some(linear) = linears.get_mut(&original.name) {
-                linear.weight = with(original)?;
+                linear.weight = with(original);
             }
         }
         Ok(())
@@ -408,7 +455,7 @@ impl<'a> LayerSearch<'a> {
     /// Folds the scales of a pair into its producer, and remembers them for its readers.
     fn settle(&mut self, input: &dyn TensorReader, pair: &Pair, found: Found) -> Result<()> {
         self.lines.push(self.line(pair, &found));
-        if found.candidate == Candidate::Identity {
+        if found.scaled().is_none() {
             return Ok(());
         }
         let mut scales = found.scales;
@@ -436,8 +483,9 @@ impl<'a> LayerSearch<'a> {
             .map(|m| {
                 let (columns, rows) = (self.columns.get(m), self.rows.get(m));
                 let module = self.module(*m);
+                let known = self.moments.get(&module.name).map(|m| &**m);
                 match self.quantized(*m) {
-                    true => self.stored(module, columns, rows),
+                    true => self.stored(module, columns.map(Vec::as_slice), rows.map(Vec::as_slice), known),
                     false if columns.is_none() && rows.is_none() => Ok(Vec::new()),
                     false => {
                         let weight = self.weight(&module.name)?;
@@ -454,15 +502,16 @@ impl<'a> LayerSearch<'a> {
     fn stored(
         &self,
         module: &Module,
-        columns: Option<&Vec<f32>>,
-        rows: Option<&Vec<f32>>,
+        columns: Option<&[f32]>,
+        rows: Option<&[f32]>,
+        known: Option<&Moments>,
     ) -> Result<Vec<(TensorSpec, Vec<u8>)>> {
         let m = self.weight(&module.name)?;
         let ones = vec![1.0; m.cols];
         let columns = columns.unwrap_or(&ones);
         let mut values = numbers(m);
-        fold::scale(&mut values, m.cols, columns, rows.map(Vec::as_slice));
-        let known = self.moments.get(&module.name).map(|m| &**m).filter(|m| m.tokens() > 0);
+        fold::scale(&mut values, m.cols, columns, rows);
+        let known = known.filter(|m| m.tokens() > 0);
         // Narrower ranges of query and key would bend the softmax (AutoAWQ leaves them out as well).
         let query_or_key = matches!(module.role, Role::Attention(Part::Q | Part::K));
         let job = ToStore {

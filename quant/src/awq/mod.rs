@@ -23,6 +23,7 @@ mod probe;
 mod report;
 mod search;
 mod storage;
+mod trial;
 mod watch;
 pub(crate) mod weights;
 mod work;

@@ -86,6 +86,13 @@ pub struct Found {
     pub after: f64,
 }
 
+impl Found {
+    /// The scales, where there are any.
+    pub fn scaled(&self) -> Option<&[f32]> {
+        (self.candidate != Candidate::Identity).then_some(&self.scales)
+    }
+}
+
 /// The few of [`Candidate::coarse`] with the least loss on some of the tokens, the best first; of equals the first.
 ///
 /// # Errors

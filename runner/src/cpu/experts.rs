@@ -8,16 +8,36 @@ use super::product::Job;
 use super::{Array, Cpu, elementwise};
 use crate::backend::{Divide, Routing, SwiGlu};
 
+/// Rows, one for each expert of each token, that are computed together: memory is theirs, not the prompt's.
+const ROWS: usize = 2048;
+/// Tokens whose experts' outputs a thread adds up at a time.
+const TOKENS: usize = 8;
+
 /// For each token the sum over its experts, in the order of the experts, of weight times output.
 pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Result<Array> {
     let visits = visits(cpu.isa, router, routing);
-    let busy: Vec<_> = experts.iter().zip(visits).filter(|(_, v)| !v.is_empty()).collect();
+    let busy: Vec<_> = experts.iter().zip(&visits).filter(|(_, v)| !v.is_empty()).collect();
+    let mut out = Array::zeros(x.rows(), x.cols());
+    let mut rest = &busy[..];
+    while !rest.is_empty() {
+        let mut rows = 0;
+        let fit = rest.iter().take_while(|(_, v)| (rows += v.len(), rows <= ROWS).1).count();
+        let (some, others) = rest.split_at(fit.max(1));
+        add(cpu, x, some, &mut out)?;
+        rest = others;
+    }
+    Ok(out)
+}
+
+/// Adds to `out` what these experts make of the tokens that visit them.
+pub fn add(cpu: &Cpu, x: &Array, busy: &[(&SwiGlu<Cpu>, &Vec<(usize, f32)>)], out: &mut Array) -> Result<()> {
     let inputs: Vec<Array> = busy.par_iter().map(|(_, v)| gathered(x, v)).collect();
     let with_inputs = || busy.iter().zip(&inputs);
     let jobs: Vec<Job> = with_inputs()
         .flat_map(|((e, _), x)| [Job { x, w: &e.gate.weight }, Job { x, w: &e.up.weight }])
         .collect();
     let mut results = cpu.products(&jobs)?.into_iter();
+    drop(inputs);
     let mut inner = Vec::with_capacity(busy.len());
     while let (Some(mut gate), Some(up)) = (results.next(), results.next()) {
         elementwise::swiglu(cpu.isa, gate.values_mut(), up.values());
@@ -31,18 +51,14 @@ pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[Sw
             parts[*token].push((*weight, y));
         }
     }
-    let mut out = Array::zeros(x.rows(), x.cols());
     let tokens = out.values_mut().par_chunks_exact_mut(x.cols()).with_min_len(TOKENS);
     tokens.zip(parts).for_each(|(to, parts)| {
         for (weight, y) in parts {
             to.iter_mut().zip(y).for_each(|(to, y)| *to += weight * y);
         }
     });
-    Ok(out)
+    Ok(())
 }
-
-/// Tokens whose experts' outputs a thread adds up at a time.
-const TOKENS: usize = 8;
 
 /// For each expert the tokens (rows of the logits `router`) that choose it, and its weight for each.
 pub fn visits(isa: Isa, router: &Array, routing: Routing) -> Vec<Vec<(usize, f32)>> {

@@ -79,6 +79,20 @@ impl Cpu {
         experts::visits(self.isa, router, routing)
     }
 
+    /// Adds to `out` `[tokens, hidden]` what some experts make of the rows of `x` that visit them; of each expert's
+    /// visitors, the row and the expert's weight for it.
+    ///
+    /// # Errors
+    /// Where products are computed elsewhere, exit 6.
+    pub fn add_experts(
+        &self,
+        x: &Array,
+        experts: &[(&SwiGlu<Self>, &Vec<(usize, f32)>)],
+        out: &mut Array,
+    ) -> Result<()> {
+        experts::add(self, x, experts, out)
+    }
+
     fn products(&self, jobs: &[Job]) -> Result<Vec<Array>> {
         if let Some(watch) = &self.watch {
             jobs.iter().for_each(|job| watch.see(job.w, job.x));

@@ -25,8 +25,8 @@ pub struct Invented {
     format: InventedFormat,
     /// Whether every matrix has memory of its own, as on a machine that reads them from there.
     apart: bool,
-    numbers: Arc<[u8]>,
-    codes: Arc<[u8]>,
+    numbers: Arc<Vec<u8>>,
+    codes: Arc<Vec<u8>>,
     made: Mutex<Made>,
     none: TensorIndex,
 }
@@ -129,7 +129,7 @@ impl Invented {
         Matrix { name: name.into(), rows, cols, bytes, format }
     }
 
-    fn some(&self, supply: &Arc<[u8]>, len: usize) -> Bytes {
+    fn some(&self, supply: &Arc<Vec<u8>>, len: usize) -> Bytes {
         if len <= supply.len() && !self.apart {
             return Bytes::shared(Arc::clone(supply)).part(0..len);
         }

@@ -18,7 +18,7 @@ pub struct Bytes {
 #[derive(Debug, Clone)]
 enum Kind {
     Mapped { map: Arc<MappedCheckpoint>, tensor: usize },
-    Memory(Arc<[u8]>),
+    Memory(Arc<Vec<u8>>),
 }
 
 impl Bytes {
@@ -34,7 +34,7 @@ impl Bytes {
     }
 
     /// Bytes in memory that others may hold too.
-    pub fn shared(bytes: Arc<[u8]>) -> Self {
+    pub fn shared(bytes: Arc<Vec<u8>>) -> Self {
         Bytes { range: 0..bytes.len(), kind: Kind::Memory(bytes) }
     }
 

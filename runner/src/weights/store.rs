@@ -33,7 +33,7 @@ impl Store for Arc<MappedCheckpoint> {
 pub struct ReadStore<'a> {
     reader: &'a dyn TensorReader,
     /// Fused tensors are asked for once for each of their parts.
-    held: Mutex<HashMap<usize, Weak<[u8]>>>,
+    held: Mutex<HashMap<usize, Weak<Vec<u8>>>>,
 }
 
 impl<'a> ReadStore<'a> {
@@ -54,7 +54,7 @@ impl Store for ReadStore<'_> {
             return Ok(Bytes::shared(bytes));
         }
         let name = &self.reader.index().tensors()[tensor].spec.name;
-        let bytes: Arc<[u8]> = self.reader.read(name)?.into();
+        let bytes: Arc<Vec<u8>> = self.reader.read(name)?.into();
         held.insert(tensor, Arc::downgrade(&bytes));
         Ok(Bytes::shared(bytes))
     }
