@@ -6,28 +6,22 @@
 //! tokens afterwards: see `peers/run_llm_compressor.py`.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used)]
 
+#[path = "../tests/support/random_moe.rs"]
+mod random_moe;
+
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use quant::Awq;
 use quant::calibration::data::Samples;
+use random_moe::Sizes;
 use serde_json::{Value, json};
-use verify::checkpoint::{TensorSpec, header};
+use verify::Checkpoint;
 use verify::progress::Silent;
 use verify::rewrite::{Options, OutputPlan, run};
-use verify::{Checkpoint, Dtype};
 
-const HIDDEN: usize = 1024;
-const EXPERTS: usize = 32;
-const CHOSEN: usize = 4;
-const INTER: usize = 512;
-const QUERIES: usize = 16;
-const PAIRS: usize = 4;
-const DIM: usize = 128;
 const VOCAB: usize = 32_000;
 
 fn main() {
@@ -38,7 +32,18 @@ fn main() {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
-    write_model(&source, layers);
+    let shape = Sizes {
+        hidden: 1024,
+        experts: 32,
+        chosen: 4,
+        inter: 512,
+        queries: 16,
+        pairs: 4,
+        dim: 128,
+        vocab: VOCAB,
+        layers,
+    };
+    shape.write(&source);
     let token = |s: usize, i: usize| ((s * 104_729 + i * 7919 + i * i * 31) % VOCAB) as u32;
     let sequences = (0..samples).map(|s| (0..seq_len).map(|i| token(s, i)).collect()).collect();
     let sequences: Vec<Vec<u32>> = sequences;
@@ -103,53 +108,4 @@ fn processor() -> f64 {
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) + ticks(12)) / 100.0
-}
-
-fn write_model(dir: &Path, layers: usize) {
-    let mut specs = Vec::new();
-    let mut add = |name: String, shape: &[usize]| {
-        specs.push(TensorSpec::new(format!("{name}.weight"), Dtype::BF16, shape));
-    };
-    add("model.embed_tokens".into(), &[VOCAB, HIDDEN]);
-    for n in 0..layers {
-        let at = format!("model.layers.{n}");
-        add(format!("{at}.self_attn.q_proj"), &[QUERIES * DIM, HIDDEN]);
-        add(format!("{at}.self_attn.k_proj"), &[PAIRS * DIM, HIDDEN]);
-        add(format!("{at}.self_attn.v_proj"), &[PAIRS * DIM, HIDDEN]);
-        add(format!("{at}.self_attn.o_proj"), &[HIDDEN, QUERIES * DIM]);
-        add(format!("{at}.self_attn.q_norm"), &[DIM]);
-        add(format!("{at}.self_attn.k_norm"), &[DIM]);
-        add(format!("{at}.input_layernorm"), &[HIDDEN]);
-        add(format!("{at}.post_attention_layernorm"), &[HIDDEN]);
-        add(format!("{at}.mlp.gate"), &[EXPERTS, HIDDEN]);
-        for e in 0..EXPERTS {
-            add(format!("{at}.mlp.experts.{e}.gate_proj"), &[INTER, HIDDEN]);
-            add(format!("{at}.mlp.experts.{e}.up_proj"), &[INTER, HIDDEN]);
-            add(format!("{at}.mlp.experts.{e}.down_proj"), &[HIDDEN, INTER]);
-        }
-    }
-    add("model.norm".into(), &[HIDDEN]);
-    add("lm_head".into(), &[VOCAB, HIDDEN]);
-    let config = json!({
-        "model_type": "qwen3_moe", "hidden_act": "silu", "rms_norm_eps": 1e-6, "vocab_size": VOCAB,
-        "hidden_size": HIDDEN, "num_hidden_layers": layers, "num_experts": EXPERTS,
-        "num_experts_per_tok": CHOSEN, "moe_intermediate_size": INTER, "norm_topk_prob": true,
-        "num_attention_heads": QUERIES, "num_key_value_heads": PAIRS, "head_dim": DIM,
-        "rope_theta": 1e6, "max_position_embeddings": 4096, "tie_word_embeddings": false,
-    });
-    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    let file = File::create(dir.join("model.safetensors")).unwrap();
-    let mut file = BufWriter::with_capacity(1 << 20, file);
-    file.write_all(&header::encode(specs.iter())).unwrap();
-    let mut state = 1u64;
-    for spec in &specs {
-        for _ in 0..spec.elements() {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let bits = (state >> 40) as u32;
-            // Sign and mantissa at random, exponent of 2^-6 .. 2^-5; norms near 1.
-            let number = if spec.shape.len() == 2 { bits & 0x807f | 0x3c80 } else { 0x3f40 | bits & 0x7f };
-            file.write_all(&(number as u16).to_le_bytes()).unwrap();
-        }
-    }
-    file.flush().unwrap();
 }

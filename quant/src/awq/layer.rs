@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use runner::Cpu;
 use runner::backend::{Backend, Linear, Norm, Span, SwiGlu};
 use runner::blocks::Mlp;
-use runner::cpu::Array;
+use runner::cpu::{Array, Watch};
 use runner::decoder::Layer;
 use runner::weights::Matrix;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ use crate::select::Fate;
 const PROBE: usize = 2048;
 /// Tokens on which a single linear is compared.
 const JUDGED: usize = 512;
-/// Tokens that go into a `down_proj` at a time.
+/// Tokens that go through a mixer, or into a `down_proj`, at a time; a sample stays whole in a mixer.
 const STEP: usize = 1024;
 /// Pairs inside an MLP that are looked at at a time.
 const TOGETHER: usize = 8;
@@ -147,8 +147,6 @@ impl<'a> LayerSearch<'a> {
         let probe = self.probe(visit, &visit.layer.norm_in)?;
         let roles = |m: &Module| matches!(m.role, Role::Attention(_) | Role::DeltaNet(_));
         let out = |m: &Module| matches!(m.role, Role::Attention(Part::O) | Role::DeltaNet(Part::Out));
-        let keep = Keep::of(self.names(visit.number, &out));
-        visit.mixed(&probe.x, &probe.spans, Some(keep.clone()))?;
         // Readers of one producer share their input: the first stands for all.
         let follower =
             |m: &Module| pairs.iter().any(|p| p.readers[1..].iter().any(|r| self.module(*r).name == m.name));
@@ -159,8 +157,11 @@ impl<'a> LayerSearch<'a> {
             let found = self.by_block(visit, pair, &probe, |v, p, c| self.mixed(v, pair, p, c))?;
             self.settle(visit.input, pair, found)?;
         }
-        for pair in judged(Judge::Reader) {
-            if out(self.module(pair.readers[0])) {
+        let inner: Vec<&Pair> = judged(Judge::Reader).filter(|p| out(self.module(p.readers[0]))).collect();
+        if !inner.is_empty() {
+            let keep = Keep::of(self.names(visit.number, &out));
+            pieces(visit, &probe, Some(keep.clone()))?;
+            for pair in inner {
                 let input = keep.taken(&self.module(pair.readers[0]).name)?;
                 let moments = self.moments_of(pair.readers[0])?;
                 let found = self.by_reader(pair, &input, &moments)?;
@@ -219,6 +220,7 @@ impl<'a> LayerSearch<'a> {
             let found = self.by_block(visit, pair, &probe, |v, p, c| self.fed(v, pair, p, c))?;
             self.settle(visit.input, pair, found)?;
         }
+        drop(probe);
         let done = self.inner(visit, pairs)?;
         let rest = |m: &Module| !matches!(m.role, Role::Attention(_) | Role::DeltaNet(_));
         self.finish(visit, &|m| rest(m) && !done.contains(&m.name))?;
@@ -344,19 +346,13 @@ impl<'a> LayerSearch<'a> {
     }
 
     /// What the mixer makes of a probe; see [`Self::by_block`].
-    fn mixed(
-        &self,
-        visit: &mut Visit,
-        pair: &Pair,
-        probe: &Probe,
-        columns: Option<&[f32]>,
-    ) -> Result<Array> {
-        let Some(columns) = columns else { return visit.mixed(&probe.x, &probe.spans, None) };
+    fn mixed(&self, visit: &mut Visit, pair: &Pair, probe: &Probe, columns: Option<&[f32]>) -> Result<Array> {
+        let Some(columns) = columns else { return pieces(visit, probe, None) };
         let readers = self.quantized_readers(pair);
         self.replace(&mut visit.layer, &readers, |m| {
             rounded(self.cpu.isa(), m, columns, self.format, Give::Weights)
         })?;
-        let y = visit.mixed(&probe.x, &probe.spans, None);
+        let y = pieces(visit, probe, None);
         self.replace(&mut visit.layer, &readers, Matrix::clone)?;
         y
     }
@@ -538,6 +534,17 @@ impl<'a> LayerSearch<'a> {
             "error_after": found.after,
         })
     }
+}
+
+/// What the mixer makes of a probe, a few samples at a time.
+fn pieces(visit: &Visit, probe: &Probe, watch: Option<Arc<dyn Watch>>) -> Result<Array> {
+    let (mut values, mut tokens) = (Vec::new(), 0);
+    for piece in probe.pieces(STEP) {
+        let y = visit.mixed(&piece.x, &piece.spans, watch.clone())?;
+        tokens += y.rows();
+        values.extend_from_slice(y.values());
+    }
+    Ok(Array::new(tokens, probe.x.cols(), values))
 }
 
 /// Sum of all squares, row by row.

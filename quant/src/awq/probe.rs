@@ -1,5 +1,7 @@
 //! What candidates are judged on: few tokens for all of them, all tokens for the best.
 
+use std::ops::Range;
+
 use runner::backend::Span;
 use runner::cpu::Array;
 
@@ -24,15 +26,32 @@ impl Probe {
         if self.spans.len() < FEW_SAMPLES || self.x.rows() < FEW_TOKENS {
             return None;
         }
-        let (mut rows, mut at) = (Vec::new(), 0);
-        for (n, span) in self.spans.iter().enumerate() {
-            if n % PART == 0 {
-                rows.extend(at..at + span.len);
-            }
-            at += span.len;
-        }
-        let spans = self.spans.iter().step_by(PART).copied().collect();
-        Some(Probe { x: picked(&self.x, rows), spans })
+        let some: Vec<(Range<usize>, Span)> = self.samples().step_by(PART).collect();
+        Some(self.of(&some))
+    }
+
+    /// Consecutive samples of about `tokens` together, each whole.
+    pub fn pieces(&self, tokens: usize) -> impl Iterator<Item = Probe> {
+        let mut left: Vec<(Range<usize>, Span)> = self.samples().collect();
+        std::iter::from_fn(move || {
+            let first = left.first()?.0.start;
+            let fit = left.iter().take_while(|(rows, _)| rows.end - first <= tokens).count().max(1);
+            let some: Vec<_> = left.drain(..fit).collect();
+            Some(self.of(&some))
+        })
+    }
+
+    /// The samples with their rows.
+    fn samples(&self) -> impl Iterator<Item = (Range<usize>, Span)> {
+        self.spans.iter().scan(0, |at, span| {
+            *at += span.len;
+            Some((*at - span.len..*at, *span))
+        })
+    }
+
+    fn of(&self, samples: &[(Range<usize>, Span)]) -> Probe {
+        let rows = samples.iter().flat_map(|(rows, _)| rows.clone());
+        Probe { x: picked(&self.x, rows), spans: samples.iter().map(|(_, span)| *span).collect() }
     }
 }
 
@@ -62,6 +81,20 @@ mod tests {
         let few = Probe { x: numbered(300), spans }.glance().unwrap();
         assert_eq!(few.spans.iter().map(|s| s.len).collect::<Vec<_>>(), [100, 50]);
         assert_eq!((few.x.rows(), few.x.row(99), few.x.row(100)), (150, &[99.0][..], &[190.0][..]));
+    }
+
+    #[test]
+    fn pieces_are_whole_samples_in_order() {
+        let spans = [100, 20, 30, 400, 50, 60].map(|len| Span { start: 0, len }).to_vec();
+        let probe = Probe { x: numbered(660), spans };
+        let pieces: Vec<Probe> = probe.pieces(125).collect();
+        let lens = |p: &Probe| p.spans.iter().map(|s| s.len).collect::<Vec<_>>();
+        assert_eq!(
+            pieces.iter().map(lens).collect::<Vec<_>>(),
+            [vec![100, 20], vec![30], vec![400], vec![50, 60]]
+        );
+        let rows: Vec<f32> = pieces.iter().flat_map(|p| p.x.values().to_vec()).collect();
+        assert_eq!(rows, probe.x.values());
     }
 
     #[test]

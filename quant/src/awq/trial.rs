@@ -22,11 +22,8 @@ pub fn output(
     x: &Array,
     change: &(dyn Fn(&Linear<Cpu>) -> Linear<Cpu> + Sync),
 ) -> Result<Array> {
-    let changed = |mlp: &SwiGlu<Cpu>| SwiGlu {
-        gate: change(&mlp.gate),
-        up: change(&mlp.up),
-        down: change(&mlp.down),
-    };
+    let changed =
+        |mlp: &SwiGlu<Cpu>| SwiGlu { gate: change(&mlp.gate), up: change(&mlp.up), down: change(&mlp.down) };
     let moe = match mlp {
         Mlp::Dense(mlp) => return changed(mlp).forward(cpu, x),
         Mlp::Moe(moe) => moe,

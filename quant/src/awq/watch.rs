@@ -11,7 +11,7 @@ use verify::{Error, Result, Shown};
 use super::engine::Engine;
 use super::moments::Moments;
 
-/// Keeps the inputs of some modules.
+/// Keeps the inputs of some modules, one call's rows after the other's.
 pub struct Keep(HashMap<String, Mutex<Option<Array>>>);
 
 impl Keep {
@@ -20,7 +20,7 @@ impl Keep {
         Arc::new(Keep(names.into_iter().map(|n| (n, Mutex::default())).collect()))
     }
 
-    /// What went in last.
+    /// What went in.
     ///
     /// # Errors
     /// Exit 3 where nothing did.
@@ -33,7 +33,9 @@ impl Keep {
 impl Watch for Keep {
     fn see(&self, matrix: &Matrix, x: &Array) {
         if let Some(Ok(mut kept)) = self.0.get(&*matrix.name).map(Mutex::lock) {
-            *kept = Some(x.clone());
+            let mut values = kept.take().map_or_else(Vec::new, Array::into_values);
+            values.extend_from_slice(x.values());
+            *kept = Some(Array::new(values.len() / x.cols().max(1), x.cols(), values));
         }
     }
 }

@@ -37,7 +37,7 @@ impl Visit<'_> {
     /// Exit 5 where hidden states cannot be read.
     pub fn spread(&self, most: usize) -> Result<Array> {
         let every = self.hidden.rows().div_ceil(most).max(1);
-        let mut values = Vec::new();
+        let mut values = Vec::with_capacity(self.hidden.rows().div_ceil(every) * self.hidden.cols());
         for batch in self.batches() {
             let rows = self.rows(&batch);
             let h = self.hidden.read(rows.clone())?;

@@ -19,7 +19,7 @@ use super::hidden::MEMORY_LIMIT;
 use super::{Hidden, Record, Records};
 
 /// Tokens that go through a layer at once, where samples are not longer than this.
-const BATCH: usize = 2048;
+const BATCH: usize = 1024;
 
 /// What is walked through, and where.
 pub struct Task<'a> {

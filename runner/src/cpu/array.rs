@@ -35,6 +35,11 @@ impl Array {
         &self.values
     }
 
+    /// All numbers, no longer as rows.
+    pub fn into_values(self) -> Vec<f32> {
+        self.values
+    }
+
     /// All numbers.
     pub fn values_mut(&mut self) -> &mut [f32] {
         &mut self.values
