@@ -441,6 +441,25 @@ fn awq_by_the_gpu_has_the_bytes_of_the_cpu() {
 }
 
 #[test]
+fn calibrated_scales_by_the_gpu_are_those_of_the_cpu() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let dir = Dir::new();
+    let made = |device: &str| {
+        let out = dir.join(device);
+        let mut a = args!["quantize", tiny_merged(), "--out", out, "--fp8", "--device", device].to_vec();
+        let options = "--static-activations --kv-cache fp8 --samples 4 --seq-len 32";
+        a.extend(options.split(' ').map(Into::into));
+        (a, out)
+    };
+    let ((on_cpu, cpu), (on_gpu, by_gpu)) = (made("cpu"), made("cuda"));
+    prep(on_cpu).succeeds();
+    let (ended, report) = gpu.prep(on_gpu);
+    ended.succeeds();
+    assert!(report.launches.contains_key("lanes_product_bf16"), "{:?}", report.launches);
+    assert!(files(&cpu) == files(&by_gpu));
+}
+
+#[test]
 fn recipe_with_awq_runs_on_the_gpu() {
     let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
     let dir = Dir::new();

@@ -90,6 +90,7 @@ fn fp8(args: &Quantize, wish: Wish) -> Result<Fp8> {
         quantize.tails = Tails::QuantizeUnfused;
     }
     if quantize.calibrates() {
+        quantize.walker = engine(wish, args.dry_run)?.cpu();
         quantize.experts = experts(args.calibration.experts);
         quantize.samples = samples(args)?;
     }
@@ -201,7 +202,7 @@ pub fn coder(wish: Wish, dry_run: bool) -> Result<Coder> {
     Ok(gpu.map_or(Coder::Cpu, |gpu| Coder::Cuda(Arc::new(gpu))))
 }
 
-/// Who does the heavy sums of AWQ.
+/// Who does the heavy sums of a calibration.
 ///
 /// # Errors
 /// As [`coder`].

@@ -151,6 +151,7 @@ fn quantize_of(
             let mut fp8 = quantize::stage(q.scheme, scales, &q.ignore)?;
             fp8.coder = quantize::coder(wish, dry_run)?;
             if fp8.calibrates() {
+                fp8.walker = quantize::engine(wish, dry_run)?.cpu();
                 fp8.experts = quantize::experts(q.experts);
                 fp8.samples = samples()?;
             }

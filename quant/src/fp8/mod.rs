@@ -11,6 +11,7 @@ mod work;
 
 use std::sync::OnceLock;
 
+use runner::Cpu;
 use serde_json::json;
 use verify::architecture::{Architecture, Layer, Module, Unit, UnitKind};
 use verify::checkpoint::{TensorReader, list_some};
@@ -55,6 +56,8 @@ pub struct Fp8 {
     pub activations: Activations,
     /// Who computes codes.
     pub coder: Coder,
+    /// Who runs the model where there is something to calibrate.
+    pub walker: Cpu,
     /// How keys and values are cached while serving.
     pub cache: KvCache,
     /// Which tokens an expert is calibrated on.
@@ -150,6 +153,7 @@ impl Fp8 {
             fates: selection.fates,
             wanted: self.wanted(),
             experts: self.experts,
+            walker: self.walker.clone(),
             samples: self.samples.clone(),
             records: OnceLock::new(),
         }

@@ -13,6 +13,7 @@ mod seen;
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use runner::Cpu;
 use serde_json::{Value, json};
 use verify::Dtype;
 use verify::architecture::{Architecture, Layer};
@@ -123,6 +124,8 @@ pub struct Calibration {
     pub wanted: Wanted,
     /// Which tokens an expert sees.
     pub experts: Experts,
+    /// Who runs the model.
+    pub walker: Cpu,
     /// What to calibrate on.
     pub samples: Samples,
     /// What was found.
@@ -140,7 +143,7 @@ impl Calibration {
             config: &self.config,
             samples: &self.samples.sequences,
             folder: with.folder,
-            cpu: runner::Cpu::default(),
+            cpu: self.walker.clone(),
             threads: with.threads,
             progress: with.progress,
         };

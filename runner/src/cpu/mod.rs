@@ -15,6 +15,7 @@ pub use delta::DeltaState;
 pub use isa::Isa;
 pub(crate) use product::rows_of;
 
+use std::fmt;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -30,6 +31,12 @@ pub struct Cpu {
     isa: Isa,
     watch: Option<Arc<dyn Watch>>,
     elsewhere: Option<Arc<dyn Products>>,
+}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cpu").field("isa", &self.isa.name()).finish_non_exhaustive()
+    }
 }
 
 /// Computes products elsewhere, with the bits that this processor gives.
