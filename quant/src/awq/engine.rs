@@ -31,6 +31,9 @@ pub enum Engine {
     Cuda(Arc<AwqEngine>),
 }
 
+/// The loss that the scales of columns give.
+type Loss<'a> = dyn FnMut(&[f32]) -> Result<f64> + 'a;
+
 /// What the codes of a matrix follow from.
 pub struct ToStore<'a> {
     /// f32 `[rows, cols]`, columns already scaled by `s`.
@@ -107,7 +110,7 @@ impl Engine {
         reader: &'a Matrix,
         x: &Array,
         format: IntFormat,
-    ) -> Result<Box<dyn FnMut(&[f32]) -> Result<f64> + 'a>> {
+    ) -> Result<Box<Loss<'a>>> {
         if let (Engine::Cuda(gpu), Some(float)) = (self, float_of(reader)) {
             let judge = gpu.judge(reader, float, x, of_gpu(format))?;
             let power = judge.power()?.max(f64::MIN_POSITIVE);

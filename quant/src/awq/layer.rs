@@ -12,7 +12,7 @@ use runner::decoder::Layer;
 use runner::weights::Matrix;
 use serde_json::{Value, json};
 use verify::architecture::{Architecture, Layer as Place, Module, Part, Role};
-use verify::checkpoint::{Config, TensorReader, TensorSpec};
+use verify::checkpoint::{Config, TensorReader};
 use verify::{Error, Result, Shown};
 
 use super::engine::{Engine, ToStore};
@@ -27,7 +27,7 @@ use super::trial;
 use super::watch::{Keep, Sums};
 use super::weights::{Give, not_finite, numbers, rounded, shares};
 use super::{Clip, Experts, Rounding};
-use crate::calibration::{Record, Records, SEEN, Visit, Visitor};
+use crate::calibration::{Record, Records, SEEN, Tensors, Visit, Visitor};
 use crate::ranges::{KvCache, cache_specs, groups, scale_of, stored};
 use crate::select::Fate;
 
@@ -263,7 +263,7 @@ impl<'a> LayerSearch<'a> {
         let mut done = HashSet::new();
         // Threads that wait for a part of a job may begin another: not all of them at once.
         for some in jobs.chunks(TOGETHER) {
-            let made: Vec<(Found, Vec<(TensorSpec, Vec<u8>)>)> = some
+            let made: Vec<(Found, Tensors)> = some
                 .par_iter()
                 .map(|(pair, mlp, expert)| {
                     let own = expert.filter(|_| self.of.experts == Experts::Routed).map(|e| &chosen[e][..]);
@@ -474,7 +474,7 @@ impl<'a> LayerSearch<'a> {
     fn finish(&mut self, visit: &Visit, role: &dyn Fn(&Module) -> bool) -> Result<()> {
         let here = |m: &Module| m.layer == Some(Place::Body(visit.number)) && role(m);
         let mine: Vec<usize> = (0..self.of.fates.len()).filter(|m| here(self.module(*m))).collect();
-        let made: Vec<Vec<(TensorSpec, Vec<u8>)>> = mine
+        let made: Vec<Tensors> = mine
             .par_iter()
             .map(|m| {
                 let (columns, rows) = (self.columns.get(m), self.rows.get(m));
@@ -501,7 +501,7 @@ impl<'a> LayerSearch<'a> {
         columns: Option<&[f32]>,
         rows: Option<&[f32]>,
         known: Option<&Moments>,
-    ) -> Result<Vec<(TensorSpec, Vec<u8>)>> {
+    ) -> Result<Tensors> {
         let m = self.weight(&module.name)?;
         let ones = vec![1.0; m.cols];
         let columns = columns.unwrap_or(&ones);

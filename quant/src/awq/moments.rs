@@ -180,28 +180,28 @@ impl Tile<'_> {
     #[inline(always)]
     fn add<L: Lanes, const N: usize>(&mut self, others: [&[[f32; LANES]]; N]) {
         let mut sums = [[L::splat(0.0); N]; TILE];
-        for r in 0..TILE {
-            let (row, _) = self.sums[r * self.width..][..self.width].as_chunks::<LANES>();
-            for n in 0..N {
-                sums[r][n] = L::load(&row[self.lane + n]);
+        for (sums, row) in sums.iter_mut().zip(self.sums.chunks_exact(self.width)) {
+            let (row, _) = row.as_chunks::<LANES>();
+            for (sum, from) in sums.iter_mut().zip(&row[self.lane..]) {
+                *sum = L::load(from);
             }
         }
-        for t in 0..self.own.len() {
+        for (t, own) in self.own.iter().enumerate() {
             let mut b = [L::splat(0.0); N];
-            for n in 0..N {
-                b[n] = L::load(&others[n][t]);
+            for (b, others) in b.iter_mut().zip(others) {
+                *b = L::load(&others[t]);
             }
-            for r in 0..TILE {
-                let a = L::splat(self.own[t][self.at + r]);
-                for n in 0..N {
-                    sums[r][n] = sums[r][n].fma(a, b[n]);
+            for (sums, a) in sums.iter_mut().zip(&own[self.at..]) {
+                let a = L::splat(*a);
+                for (sum, b) in sums.iter_mut().zip(b) {
+                    *sum = sum.fma(a, b);
                 }
             }
         }
-        for r in 0..TILE {
-            let (row, _) = self.sums[r * self.width..][..self.width].as_chunks_mut::<LANES>();
-            for n in 0..N {
-                sums[r][n].store(&mut row[self.lane + n]);
+        for (sums, row) in sums.iter().zip(self.sums.chunks_exact_mut(self.width)) {
+            let (row, _) = row.as_chunks_mut::<LANES>();
+            for (sum, to) in sums.iter().zip(&mut row[self.lane..]) {
+                sum.store(to);
             }
         }
     }

@@ -6,6 +6,7 @@ use verify::codec::int4::{Bits, Layout, Matrix, Quantized};
 use verify::{Error, Result, Shown};
 
 use super::grid::{Grid, IntFormat};
+use crate::calibration::Tensors;
 
 /// Layout and grids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,13 +43,7 @@ impl Storage {
     ///
     /// # Errors
     /// Exit 3 where a scale is beyond its type.
-    pub fn tensors(
-        self,
-        module: &str,
-        shape: [usize; 2],
-        codes: Vec<u8>,
-        grids: &[Grid],
-    ) -> Result<Vec<(TensorSpec, Vec<u8>)>> {
+    pub fn tensors(self, module: &str, shape: [usize; 2], codes: Vec<u8>, grids: &[Grid]) -> Result<Tensors> {
         if let Some(bad) = grids.iter().find(|g| !g.scale.is_finite()) {
             return Err(Error::input(format!("module `{}` cannot be quantized", Shown(module)))
                 .found(format!("a scale of {} in {}", bad.scale, self.format.scale.dtype()))

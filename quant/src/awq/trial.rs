@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use runner::Cpu;
 use runner::backend::{Backend, Linear, SwiGlu};
 use runner::blocks::Mlp;
-use runner::cpu::Array;
+use runner::cpu::{Array, Visited};
 use verify::Result;
 
 /// Experts whose weights are changed at a time.
@@ -30,11 +30,11 @@ pub fn output(
     };
     let [logits] = cpu.linear(x, [&moe.router])?;
     let visits = cpu.visits(&logits, moe.routing);
-    let busy: Vec<_> = moe.experts.iter().zip(&visits).filter(|(_, v)| !v.is_empty()).collect();
     let mut y = Array::zeros(x.rows(), x.cols());
-    for some in busy.chunks(TOGETHER) {
-        let trial: Vec<SwiGlu<Cpu>> = some.par_iter().map(|(expert, _)| changed(expert)).collect();
-        let visited: Vec<_> = trial.iter().zip(some).map(|(trial, (_, visits))| (trial, *visits)).collect();
+    for some in Visited::of(&moe.experts, &visits).chunks(TOGETHER) {
+        let trial: Vec<SwiGlu<Cpu>> = some.par_iter().map(|v| changed(v.expert)).collect();
+        let visited: Vec<Visited> =
+            trial.iter().zip(some).map(|(expert, v)| Visited { expert, visits: v.visits }).collect();
         cpu.add_experts(x, &visited, &mut y)?;
     }
     if let Some((shared, gate)) = &moe.shared {

@@ -18,5 +18,5 @@ mod walk;
 
 pub use experts::{Experts, SEEN};
 pub use hidden::Hidden;
-pub use record::{Record, Records};
+pub use record::{Record, Records, Tensors};
 pub use walk::{Task, Visit, Visitor, walk};

@@ -14,11 +14,14 @@ use verify::{Dtype, Error, FileName, Result};
 /// Name of the tensor that holds the report, as JSON.
 const REPORT: &str = "report";
 
+/// Tensors with their bytes.
+pub type Tensors = Vec<(TensorSpec, Vec<u8>)>;
+
 /// Tensors and a report of one layer.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// Tensors with their bytes.
-    pub tensors: Vec<(TensorSpec, Vec<u8>)>,
+    /// What is stored.
+    pub tensors: Tensors,
     /// Figures.
     pub report: Value,
 }

@@ -13,15 +13,32 @@ const ROWS: usize = 2048;
 /// Tokens whose experts' outputs a thread adds up at a time.
 const TOKENS: usize = 8;
 
+/// An expert with the tokens that the router sends to it.
+#[derive(Clone, Copy)]
+pub struct Visited<'a> {
+    /// The expert.
+    pub expert: &'a SwiGlu<Cpu>,
+    /// Rows of the tokens, and the expert's weight for each.
+    pub visits: &'a [(usize, f32)],
+}
+
+impl<'a> Visited<'a> {
+    /// Those of `experts` that are visited at all, in their order.
+    pub fn of(experts: &'a [SwiGlu<Cpu>], visits: &'a [Vec<(usize, f32)>]) -> Vec<Self> {
+        let pairs = experts.iter().zip(visits).map(|(expert, visits)| Visited { expert, visits });
+        pairs.filter(|v| !v.visits.is_empty()).collect()
+    }
+}
+
 /// For each token the sum over its experts, in the order of the experts, of weight times output.
 pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[SwiGlu<Cpu>]) -> Result<Array> {
     let visits = visits(cpu.isa, router, routing);
-    let busy: Vec<_> = experts.iter().zip(&visits).filter(|(_, v)| !v.is_empty()).collect();
+    let busy = Visited::of(experts, &visits);
     let mut out = Array::zeros(x.rows(), x.cols());
     let mut rest = &busy[..];
     while !rest.is_empty() {
         let mut rows = 0;
-        let fit = rest.iter().take_while(|(_, v)| (rows += v.len(), rows <= ROWS).1).count();
+        let fit = rest.iter().take_while(|v| (rows += v.visits.len(), rows <= ROWS).1).count();
         let (some, others) = rest.split_at(fit.max(1));
         add(cpu, x, some, &mut out)?;
         rest = others;
@@ -30,11 +47,12 @@ pub fn mix(cpu: &Cpu, x: &Array, router: &Array, routing: Routing, experts: &[Sw
 }
 
 /// Adds to `out` what these experts make of the tokens that visit them.
-pub fn add(cpu: &Cpu, x: &Array, busy: &[(&SwiGlu<Cpu>, &Vec<(usize, f32)>)], out: &mut Array) -> Result<()> {
-    let inputs: Vec<Array> = busy.par_iter().map(|(_, v)| gathered(x, v)).collect();
-    let with_inputs = || busy.iter().zip(&inputs);
-    let jobs: Vec<Job> = with_inputs()
-        .flat_map(|((e, _), x)| [Job { x, w: &e.gate.weight }, Job { x, w: &e.up.weight }])
+pub fn add(cpu: &Cpu, x: &Array, busy: &[Visited], out: &mut Array) -> Result<()> {
+    let inputs: Vec<Array> = busy.par_iter().map(|v| gathered(x, v.visits)).collect();
+    let jobs: Vec<Job> = busy
+        .iter()
+        .zip(&inputs)
+        .flat_map(|(v, x)| [Job { x, w: &v.expert.gate.weight }, Job { x, w: &v.expert.up.weight }])
         .collect();
     let mut results = cpu.products(&jobs)?.into_iter();
     drop(inputs);
@@ -43,11 +61,11 @@ pub fn add(cpu: &Cpu, x: &Array, busy: &[(&SwiGlu<Cpu>, &Vec<(usize, f32)>)], ou
         elementwise::swiglu(cpu.isa, gate.values_mut(), up.values());
         inner.push(gate);
     }
-    let jobs: Vec<Job> = busy.iter().zip(&inner).map(|((e, _), x)| Job { x, w: &e.down.weight }).collect();
+    let jobs: Vec<Job> = busy.iter().zip(&inner).map(|(v, x)| Job { x, w: &v.expert.down.weight }).collect();
     let outputs = cpu.products(&jobs)?;
     let mut parts: Vec<Vec<(f32, &[f32])>> = vec![Vec::new(); x.rows()];
-    for ((_, visits), y) in busy.iter().zip(&outputs) {
-        for ((token, weight), y) in visits.iter().zip(y.each_row()) {
+    for (v, y) in busy.iter().zip(&outputs) {
+        for ((token, weight), y) in v.visits.iter().zip(y.each_row()) {
             parts[*token].push((*weight, y));
         }
     }

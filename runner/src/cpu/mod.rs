@@ -12,6 +12,7 @@ mod product;
 pub use array::Array;
 pub use attention::Kv;
 pub use delta::DeltaState;
+pub use experts::Visited;
 pub use isa::Isa;
 pub(crate) use product::rows_of;
 
@@ -86,17 +87,11 @@ impl Cpu {
         experts::visits(self.isa, router, routing)
     }
 
-    /// Adds to `out` `[tokens, hidden]` what some experts make of the rows of `x` that visit them; of each expert's
-    /// visitors, the row and the expert's weight for it.
+    /// Adds to `out` `[tokens, hidden]` what some experts make of the rows of `x` that visit them.
     ///
     /// # Errors
     /// Where products are computed elsewhere, exit 6.
-    pub fn add_experts(
-        &self,
-        x: &Array,
-        experts: &[(&SwiGlu<Self>, &Vec<(usize, f32)>)],
-        out: &mut Array,
-    ) -> Result<()> {
+    pub fn add_experts(&self, x: &Array, experts: &[Visited], out: &mut Array) -> Result<()> {
         experts::add(self, x, experts, out)
     }
 

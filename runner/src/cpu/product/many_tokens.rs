@@ -219,13 +219,16 @@ fn block<L: Lanes, const R: usize, const T: usize>(w: &[[Chunk; R]], x: &[[Chunk
         multiply_add(&mut odd, &w[1], &x[1]);
     }
     let mut out = [[0.0; R]; T];
-    let (sums, rest) = out.as_flattened_mut().as_chunks_mut::<4>();
+    let flat = out.as_flattened_mut();
     let at = |n: usize| even[n % R][n / R].add(odd[n % R][n / R]);
-    for i in 0..sums.len() {
-        sums[i] = L::sum_each([at(4 * i), at(4 * i + 1), at(4 * i + 2), at(4 * i + 3)]);
+    let mut n = 0;
+    while n + 4 <= R * T {
+        flat[n..n + 4].copy_from_slice(&L::sum_each([at(n), at(n + 1), at(n + 2), at(n + 3)]));
+        n += 4;
     }
-    for i in 0..rest.len() {
-        rest[i] = at(4 * sums.len() + i).sum();
+    while n < R * T {
+        flat[n] = at(n).sum();
+        n += 1;
     }
     out
 }
