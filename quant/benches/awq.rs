@@ -22,6 +22,10 @@ use verify::Checkpoint;
 use verify::progress::Silent;
 use verify::rewrite::{Options, OutputPlan, run};
 
+/// As the binary has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const VOCAB: usize = 32_000;
 
 fn main() {
