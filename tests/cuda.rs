@@ -320,6 +320,36 @@ fn missing_gpu_is_said_where_one_was_asked_for() {
 }
 
 #[test]
+fn first_gpu_that_is_new_enough_is_the_one_that_runs() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let run = |a: Vec<std::ffi::OsString>| {
+        let mut command = gpu.command(a);
+        command.envs([("PREP_STANDIN_DEVICES", "3"), ("PREP_STANDIN_OLD", "2")]);
+        ended(command.output().unwrap())
+    };
+    let generate = args!["generate", tiny_fp8(), "--prompt", "The", "--max-new", "2", "--device", "cuda"];
+    run(generate.to_vec()).succeeds();
+    assert!(Report::read(&gpu.report_file()).faults.is_empty());
+    run(args!["doctor"].to_vec()).says("GPU 2,");
+}
+
+/// A GPU that breaks in the middle of an answer: nothing is said twice.
+#[test]
+fn answer_that_has_begun_is_not_begun_again_on_the_cpu() {
+    let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
+    let run = |device: &str, fails: usize| {
+        let a = args!["generate", tiny_fp8(), "--prompt", "The", "--max-new", "8", "--device", device];
+        let mut command = gpu.command(a);
+        command.env("PREP_STANDIN_FAIL", format!("cuGraphLaunch:{fails}"));
+        ended(command.output().unwrap())
+    };
+    let whole = run("cuda", 1_000_000).succeeds().stdout;
+    let broken = run("auto", 3);
+    assert_eq!(broken.code, 6, "{}", broken.stderr);
+    assert!(whole.starts_with(broken.stdout.trim_end()) && broken.stdout.len() < whole.len());
+}
+
+#[test]
 fn model_that_does_not_fit_is_refused_before_it_is_loaded() {
     let Some(gpu) = Gpu::new(Checks::Pointers) else { return };
     let run = |device: &str| {
@@ -354,7 +384,7 @@ fn memory_that_runs_out_halves_what_runs_at_once_and_no_more() {
             assert!(done.stderr.contains("the GPU's memory is used up"), "{}", done.stderr);
             continue;
         }
-        assert!(done.stdout.ends_with(&whole), "{from}: {} {whole}", done.stdout);
+        assert_eq!(done.stdout, whole, "{from}");
         if done.stderr.contains("half as much at once") {
             halved = Some(from);
         }
@@ -498,7 +528,7 @@ fn gpu_too_small_for_awq_is_passed_over_unless_it_was_asked_for() {
     refused.exits(6).says("the GPU's memory is used up");
     assert!(!out.join("config.json").exists());
     let (passed, by_cpu) = run("auto");
-    passed.succeeds().says("computing on the CPU instead");
+    passed.succeeds().says("running on the CPU instead");
     let report = Report::read(&gpu.report_file());
     assert!(report.faults.is_empty(), "{report:?}");
     let want = dir.join("want");

@@ -58,6 +58,31 @@ fn mixture_of_experts_is_nearer_to_its_source_than_llm_compressors() {
     is_nearer_than_llm_compressor("qwen3_moe");
 }
 
+/// Layers put in by LLaMA-Pro and its like begin as nothing: their last matrices are zeros.
+#[test]
+fn blocks_that_give_nothing_are_quantized() {
+    for model in ["qwen3/source", "qwen3_moe/source", "qwen3_5_moe-cut/source"] {
+        let source = Checkpoint::open(&fixture(model)).unwrap();
+        let zero = |name: &str| ["o_proj.", "out_proj.", "down_proj"].iter().any(|leaf| name.contains(leaf));
+        let tensors: Vec<(TensorSpec, Vec<u8>)> = source
+            .index()
+            .tensors()
+            .iter()
+            .map(|t| {
+                let bytes = source.read(&t.spec.name).unwrap();
+                (t.spec.clone(), if zero(&t.spec.name) { vec![0; bytes.len()] } else { bytes })
+            })
+            .collect();
+        let dir = tempfile::tempdir().unwrap();
+        support::write(dir.path(), source.config().value(), &tensors);
+        let made = rewrite(dir.path(), &[&Awq::new(few())], 2).unwrap();
+        let layers = details(&made)["layers"].as_array().unwrap();
+        let pairs = layers.iter().flat_map(|l| l["pairs"].as_array().unwrap());
+        let silent = pairs.filter(|p| p["error_after"] == 0.0 && p["error_before"] == 0.0).count();
+        assert!(silent >= layers.len(), "{model}: {layers:?}");
+    }
+}
+
 #[test]
 fn hybrid_is_far_nearer_to_its_source_than_round_to_nearest() {
     let source = fixture("qwen3_5_moe-cut/source");

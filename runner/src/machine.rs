@@ -16,7 +16,7 @@ use crate::tokenizer::Tokenizer;
 
 /// A backend that is there when it is asked for.
 pub trait Machine: Backend {
-    /// Opens it.
+    /// Opens it; of several the first that can be used.
     ///
     /// # Errors
     /// Exit 6 where it is missing.
@@ -27,6 +27,9 @@ pub trait Machine: Backend {
     /// # Errors
     /// Exit 6 with the need and the have.
     fn check_room(&self, weights: u64) -> Result<()>;
+
+    /// What to ask for to have it.
+    const WISH: Wish;
 
     /// Whether it reads weights from where the host has them.
     const READS_HOST: bool;
@@ -57,6 +60,7 @@ impl Machine for Cpu {
         Ok(())
     }
 
+    const WISH: Wish = Wish::Cpu;
     const READS_HOST: bool = true;
 
     fn copy_rate(&self) -> Result<f64> {
@@ -93,7 +97,7 @@ const WORK: u64 = 256 << 20;
 
 impl Machine for Cuda {
     fn open() -> Result<Self> {
-        Cuda::open(0)
+        Cuda::open(first_usable(cuda::gpus()?)?.ordinal)
     }
 
     fn check_room(&self, weights: u64) -> Result<()> {
@@ -109,6 +113,7 @@ impl Machine for Cuda {
             .hint("quantize it first, end other programs on this GPU, or run with `--device cpu`"))
     }
 
+    const WISH: Wish = Wish::Cuda;
     const READS_HOST: bool = false;
 
     fn copy_rate(&self) -> Result<f64> {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 use runner::decoder::{Part, Sequence, Want};
 use runner::weights::{Invented, InventedFormat, Made};
-use runner::{Machine, Model, Options};
+use runner::{Machine, Model, Options, Wish};
 use serde_json::{Value, json};
 use verify::checkpoint::Config;
 use verify::codec::Float;
@@ -97,11 +97,11 @@ fn measure<M: Machine>(work: &Measurement<'_>) -> Result<Value> {
     let prefill = prefill(work, &model, &made, share)?;
     let decode = decode(work, &model, &made, (share, copy))?;
     console.note("quantizing");
-    let quantize = model.install(|| quantize(args))?;
+    let quantize = model.install(|| quantize(M::WISH))?;
     let upload = model.backend().upload_rate()?;
     let limit = upload.unwrap_or(copy / 2.0);
     Ok(json!({
-        "device": args.on.wish().place()?.to_string(),
+        "device": M::WISH.place()?.to_string(),
         "model_type": config.model_type(),
         "format": format!("{:?}", args.format).to_lowercase(),
         "copy_bytes_per_sec": copy,
@@ -193,8 +193,8 @@ fn check_context(context: usize, tokens: usize) -> Result<()> {
 }
 
 /// Bytes of bf16 weights that become FP8 blocks in a second, every thread at work.
-fn quantize(args: &Bench) -> Result<f64> {
-    let coder = super::quantize::coder(args.on.wish(), false)?;
+fn quantize(wish: Wish) -> Result<f64> {
+    let coder = super::quantize::coder(wish, false)?;
     let [rows, cols] = CHUNK;
     let values: Vec<f32> = (0..rows * cols).map(|i| (i % 1009) as f32 / 1009.0 - 0.5).collect();
     let bytes = Float::BF16.to_bytes(&values);

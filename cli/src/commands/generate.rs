@@ -1,5 +1,6 @@
 //! `prep generate`: text, conversations or token ids in; text or logits out.
 
+use std::cell::Cell;
 use std::path::Path;
 
 use runner::engine::{Completion, Request, Stop};
@@ -20,7 +21,8 @@ use crate::output::Output;
 pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
     folder_of(&args.model)?;
     let console = Console::new(global.quiet, global.verbose);
-    machine::run(args.on.wish(), &console, &Generation { args, global, output, console: &console })
+    let begun = Cell::new(false);
+    machine::run(args.on.wish(), &console, &Generation { args, global, output, console: &console, begun })
 }
 
 struct Generation<'a> {
@@ -28,13 +30,19 @@ struct Generation<'a> {
     global: &'a Global,
     output: &'a Output,
     console: &'a Console,
+    /// Whether some of an answer was printed.
+    begun: Cell<bool>,
 }
 
 impl Work for Generation<'_> {
     type Out = u8;
 
+    fn is_out(&self) -> bool {
+        self.begun.get()
+    }
+
     fn on<M: Machine>(&self) -> Result<u8> {
-        let Generation { args, global, output, console } = self;
+        let Generation { args, global, output, console, begun } = self;
         let options = Options { threads: Some(global.threads()) };
         let stop = || if args.ignore_eos { Stop::Never } else { Stop::Model };
         if let (Some(path), Some(tokens)) = (&args.logits, &args.input.tokens) {
@@ -60,7 +68,7 @@ impl Work for Generation<'_> {
         let request = |tokens| Request { tokens, max_new: args.max_new, stop: stop() };
         let requests: Vec<Request> = prompts(args, &engine)?.into_iter().map(request).collect();
         let completions = match requests.len() {
-            1 if !output.is_json() => stream(&engine, &requests, output)?,
+            1 if !output.is_json() => stream(&engine, &requests, output, begun)?,
             _ => engine.complete(&requests, *console)?,
         };
         console.clear();
@@ -69,14 +77,20 @@ impl Work for Generation<'_> {
     }
 }
 
-/// Prints the one answer as it comes.
-fn stream<M: Machine>(engine: &Engine<M>, requests: &[Request], output: &Output) -> Result<Vec<Completion>> {
+/// Prints the one answer as it comes; `begun` once there is something.
+fn stream<M: Machine>(
+    engine: &Engine<M>,
+    requests: &[Request],
+    output: &Output,
+    begun: &Cell<bool>,
+) -> Result<Vec<Completion>> {
     let stop = engine.model().stop_tokens();
     let mut text = engine.tokenizer().stream();
     // No bar here: it would be drawn over the text. Ctrl-C still ends it.
     let quiet = Console::new(true, false);
     let done = engine.complete_telling(requests, &quiet, &mut |_, token| {
         if requests[0].stop == Stop::Never || !stop.contains(&token) {
+            begun.set(true);
             output.raw(&text.push(token)?);
         }
         Ok(())

@@ -15,6 +15,7 @@ use runner::weights::Matrix;
 use verify::Result;
 
 use super::grid::{Codes, Grid, IntFormat};
+use super::layer::{power, squared};
 use super::moments::Moments;
 use super::probe::glance;
 use super::search::{Candidate, Found, Sizes, search, shortlist};
@@ -113,15 +114,15 @@ impl Engine {
     ) -> Result<Box<Loss<'a>>> {
         if let (Engine::Cuda(gpu), Some(float)) = (self, float_of(reader)) {
             let judge = gpu.judge(reader, float, x, of_gpu(format))?;
-            let power = judge.power()?.max(f64::MIN_POSITIVE);
+            let power = power(judge.power()?);
             return Ok(Box::new(move |columns| Ok(judge.loss(columns)? / power)));
         }
         let x = x.clone();
         let product = move |weight: Matrix| -> Result<f64> {
             let [y] = cpu.linear(&x, [&Linear { weight, bias: None }])?;
-            Ok(super::layer::squared(&y))
+            Ok(squared(&y))
         };
-        let power = product(reader.clone())?.max(f64::MIN_POSITIVE);
+        let power = power(product(reader.clone())?);
         Ok(Box::new(move |columns| {
             Ok(product(rounded(cpu.isa(), reader, columns, format, Give::Error))? / power)
         }))

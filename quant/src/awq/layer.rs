@@ -13,7 +13,7 @@ use runner::weights::Matrix;
 use serde_json::{Value, json};
 use verify::architecture::{Architecture, Layer as Place, Module, Part, Role};
 use verify::checkpoint::{Config, TensorReader};
-use verify::{Error, Result, Shown};
+use verify::{Class, Error, Result, Shown};
 
 use super::engine::{Engine, ToStore};
 use super::fold;
@@ -37,7 +37,7 @@ const PROBE: usize = 2048;
 const JUDGED: usize = 512;
 /// Tokens that go through a mixer, or into a `down_proj`, at a time; a sample stays whole in a mixer.
 const STEP: usize = 1024;
-/// Pairs inside an MLP that are looked at at a time.
+/// Modules that are looked at, or made, at a time: threads that wait for a part of one may begin another.
 const TOGETHER: usize = 8;
 
 /// AWQ as a visitor of layers.
@@ -261,7 +261,6 @@ impl<'a> LayerSearch<'a> {
             }
         }
         let mut done = HashSet::new();
-        // Threads that wait for a part of a job may begin another: not all of them at once.
         for some in jobs.chunks(TOGETHER) {
             let made: Vec<(Found, Tensors)> = some
                 .par_iter()
@@ -321,14 +320,14 @@ impl<'a> LayerSearch<'a> {
     ) -> Result<Found> {
         let moments = self.moments_of(pair.readers[0])?;
         let sizes = self.sizes(pair, &self.quantized_readers(pair), &moments)?;
-        let mut losses_on = |probe: &Probe| -> Result<_> {
+        let mut reference_on = |probe: &Probe| -> Result<_> {
             let reference = output(visit, probe, None)?;
-            let power = squared(&reference);
+            let power = power(squared(&reference));
             Ok((reference, power))
         };
         let few = probe.glance();
-        let few = few.as_ref().map(|few| Ok((few, losses_on(few)?))).transpose()?;
-        let all = (probe, losses_on(probe)?);
+        let few = few.as_ref().map(|few| Ok((few, reference_on(few)?))).transpose()?;
+        let all = (probe, reference_on(probe)?);
         let mut loss = |(probe, (reference, power)): &(&Probe, (Array, f64)), s: &[f32]| -> Result<f64> {
             visit.progress.check()?;
             let y = output(visit, probe, Some(&pair.columns(s)))?;
@@ -338,7 +337,15 @@ impl<'a> LayerSearch<'a> {
             None => Candidate::coarse(),
             Some(few) => shortlist(&sizes, |s| loss(few, s))?,
         };
-        search(&sizes, candidates, |s| loss(&all, s))
+        search(&sizes, candidates, |s| loss(&all, s)).map_err(|e| self.named(pair, e))
+    }
+
+    /// An error of the model's numbers with the place where they were met.
+    fn named(&self, pair: &Pair, e: Error) -> Error {
+        match e.class() {
+            Class::Input => e.at(format!("scales of what `{}` gives", Shown(&self.producer(pair)))),
+            _ => e,
+        }
     }
 
     fn quantized_readers(&self, pair: &Pair) -> Vec<usize> {
@@ -382,7 +389,8 @@ impl<'a> LayerSearch<'a> {
         }
         let reader = self.weight(&self.module(pair.readers[0]).name)?;
         let sizes = self.sizes(pair, &pair.readers, moments)?;
-        self.of.engine.search(&self.cpu, (reader, x), &sizes, self.format, |s| pair.columns(s))
+        let found = self.of.engine.search(&self.cpu, (reader, x), &sizes, self.format, |s| pair.columns(s));
+        found.map_err(|e| self.named(pair, e))
     }
 
     fn sizes(&self, pair: &Pair, readers: &[usize], moments: &Moments) -> Result<Sizes> {
@@ -474,24 +482,27 @@ impl<'a> LayerSearch<'a> {
     fn finish(&mut self, visit: &Visit, role: &dyn Fn(&Module) -> bool) -> Result<()> {
         let here = |m: &Module| m.layer == Some(Place::Body(visit.number)) && role(m);
         let mine: Vec<usize> = (0..self.of.fates.len()).filter(|m| here(self.module(*m))).collect();
-        let made: Vec<Tensors> = mine
-            .par_iter()
-            .map(|m| {
-                let (columns, rows) = (self.columns.get(m), self.rows.get(m));
-                let module = self.module(*m);
-                let known = self.moments.get(&module.name).map(|m| &**m);
-                match self.quantized(*m) {
-                    true => self.stored(module, columns.map(Vec::as_slice), rows.map(Vec::as_slice), known),
-                    false if columns.is_none() && rows.is_none() => Ok(Vec::new()),
-                    false => {
-                        let weight = self.weight(&module.name)?;
-                        Ok(vec![fold::weight(visit.input, module, weight, columns, rows)?])
-                    }
-                }
-            })
-            .collect::<Result<_>>()?;
-        self.record.tensors.extend(made.into_iter().flatten());
+        for some in mine.chunks(TOGETHER) {
+            let made: Vec<Tensors> =
+                some.par_iter().map(|m| self.tensors_of(visit, *m)).collect::<Result<_>>()?;
+            self.record.tensors.extend(made.into_iter().flatten());
+        }
         Ok(())
+    }
+
+    /// The tensors of a module, none where it stays as it is.
+    fn tensors_of(&self, visit: &Visit, at: usize) -> Result<Tensors> {
+        let (columns, rows) = (self.columns.get(&at), self.rows.get(&at));
+        let module = self.module(at);
+        let known = self.moments.get(&module.name).map(|m| &**m);
+        match self.quantized(at) {
+            true => self.stored(module, columns.map(Vec::as_slice), rows.map(Vec::as_slice), known),
+            false if columns.is_none() && rows.is_none() => Ok(Vec::new()),
+            false => {
+                let weight = self.weight(&module.name)?;
+                Ok(vec![fold::weight(visit.input, module, weight, columns, rows)?])
+            }
+        }
     }
 
     /// Codes, scales and zeros of a module.
@@ -521,13 +532,16 @@ impl<'a> LayerSearch<'a> {
         self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)
     }
 
-    fn line(&self, pair: &Pair, found: &Found) -> Value {
-        let producer = match &pair.producer {
+    fn producer(&self, pair: &Pair) -> String {
+        match &pair.producer {
             Producer::Norm { module, .. } => module.clone(),
             Producer::Rows(m) => self.module(*m).name.clone(),
-        };
+        }
+    }
+
+    fn line(&self, pair: &Pair, found: &Found) -> Value {
         json!({
-            "from": producer,
+            "from": self.producer(pair),
             "readers": pair.readers.len(),
             "chosen": found.candidate,
             "error_before": found.before,
@@ -545,6 +559,11 @@ fn pieces(visit: &Visit, probe: &Probe, watch: Option<Arc<dyn Watch>>) -> Result
         values.extend_from_slice(y.values());
     }
     Ok(Array::new(tokens, probe.x.cols(), values))
+}
+
+/// What a squared error is divided by: a block may give nothing but zeros, and then every loss is 0.
+pub fn power(squares: f64) -> f64 {
+    squares.max(f64::MIN_POSITIVE)
 }
 
 /// Sum of all squares, row by row.

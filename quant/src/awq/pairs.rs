@@ -12,6 +12,8 @@
 //! channel: neither mixes channels of a head. So every family has these pairs, with one exception: values that are
 //! clamped (`clip_qkv` of olmoe) do not scale.
 
+use std::collections::HashMap;
+
 use verify::architecture::{Architecture, Layer, Module, Part, Role};
 use verify::checkpoint::Config;
 use verify::error::Result;
@@ -84,7 +86,9 @@ impl Pair {
 /// Exit 3 for counts in the config that are none.
 pub fn of_layer(arch: &Architecture, fates: &[Fate], config: &Config, n: usize) -> Result<Vec<Pair>> {
     let modules = arch.modules();
-    let in_layer = || modules.iter().enumerate().filter(|(_, m)| m.layer == Some(Layer::Body(n)));
+    let here: Vec<(usize, &Module)> =
+        modules.iter().enumerate().filter(|(_, m)| m.layer == Some(Layer::Body(n))).collect();
+    let in_layer = || here.iter().copied();
     let with = |role: &dyn Fn(Role) -> bool| -> Vec<usize> {
         in_layer().filter(|(_, m)| role(m.role)).map(|(at, _)| at).collect()
     };
@@ -123,13 +127,17 @@ pub fn of_layer(arch: &Architecture, fates: &[Fate], config: &Config, n: usize) 
     let readers = with(&reads_second_norm);
     let channel = straight(cols(&readers));
     add(norm("post_attention_layernorm"), readers, channel, Judge::Mlp);
+    let expert_up: HashMap<usize, usize> = in_layer()
+        .filter_map(|(at, m)| match m.role {
+            Role::Expert(e, Part::Up) => Some((e, at)),
+            _ => None,
+        })
+        .collect();
     for (down, m) in in_layer() {
         let up = match m.role {
             Role::Mlp(Part::Down) => one(Role::Mlp(Part::Up)),
             Role::SharedExpert(Part::Down) => one(Role::SharedExpert(Part::Up)),
-            Role::Expert(e, Part::Down) => {
-                in_layer().find(|(_, m)| m.role == Role::Expert(e, Part::Up)).map(|(at, _)| at)
-            }
+            Role::Expert(e, Part::Down) => expert_up.get(&e).copied(),
             _ => None,
         };
         if let Some(up) = up {

@@ -139,7 +139,10 @@ pub fn search(
     }
     match best.after.is_finite() {
         true => Ok(best),
-        false => Err(Error::input("no scale gives finite numbers").hint(
+        false => Err(Error::input("no scale gives finite numbers")
+            .found("NaN or infinity in every output on the calibration data")
+            .expected("finite numbers from one of them")
+            .hint(
             "the model gives NaN or infinity on the calibration data: run it with `prep generate --logits` first",
         )),
     }

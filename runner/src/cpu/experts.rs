@@ -10,7 +10,7 @@ use crate::backend::{Divide, Routing, SwiGlu};
 
 /// Rows, one for each expert of each token, that are computed together: memory is theirs, not the prompt's.
 const ROWS: usize = 2048;
-/// Tokens whose experts' outputs a thread adds up at a time.
+/// Tokens that a thread routes, and whose experts' outputs it adds up, at a time.
 const TOKENS: usize = 8;
 
 /// An expert with the tokens that the router sends to it.
@@ -81,8 +81,10 @@ pub fn add(cpu: &Cpu, x: &Array, busy: &[Visited], out: &mut Array) -> Result<()
 /// For each expert the tokens (rows of the logits `router`) that choose it, and its weight for each.
 pub fn visits(isa: Isa, router: &Array, routing: Routing) -> Vec<Vec<(usize, f32)>> {
     let mut visits: Vec<Vec<(usize, f32)>> = vec![Vec::new(); router.cols()];
-    for (token, logits) in router.each_row().enumerate() {
-        for (expert, weight) in choose(isa, logits, routing) {
+    let rows = router.values().par_chunks_exact(router.cols().max(1)).with_min_len(TOKENS);
+    let chosen: Vec<Vec<(usize, f32)>> = rows.map(|logits| choose(isa, logits, routing)).collect();
+    for (token, chosen) in chosen.into_iter().enumerate() {
+        for (expert, weight) in chosen {
             visits[expert].push((token, weight));
         }
     }

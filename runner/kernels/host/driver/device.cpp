@@ -166,6 +166,7 @@ PREP_API cuDeviceGetAttribute(int *value, int number, CUdevice device) {
         if (number <= 0 || number >= 140) {
             fault(CUDA_ERROR_INVALID_VALUE, "attribute " + std::to_string(number));
         }
-        *value = attribute(number);
+        bool old = device < driver().settings.old;
+        *value = old && number == 75 ? 7 : old && number == 76 ? 0 : attribute(number);
     });
 }

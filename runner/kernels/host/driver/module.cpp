@@ -56,7 +56,8 @@ Ptx compile(const char *text) {
     if (ptx.version > NEWEST_PTX) {
         fault(CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "PTX of version " + std::to_string(ptx.version));
     }
-    unsigned capability = unsigned(driver().settings.major * 10 + driver().settings.minor);
+    const Settings &s = driver().settings;
+    unsigned capability = current_device->ordinal < s.old ? 70 : unsigned(s.major * 10 + s.minor);
     if (ptx.target > capability) {
         fault(CUDA_ERROR_NO_BINARY_FOR_GPU, "PTX for sm_" + std::to_string(ptx.target) + ", the device is sm_" +
                                                 std::to_string(capability));

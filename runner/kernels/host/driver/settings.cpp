@@ -40,6 +40,7 @@ Settings::Settings() {
         std::fprintf(stderr, "stand-in: PREP_STANDIN_CAPABILITY=%s is not as 8.9\n", capability.c_str());
         std::abort();
     }
+    old = int(number_of("PREP_STANDIN_OLD", 0));
     version = int(number_of("PREP_STANDIN_VERSION", version));
     fail_count = number_of("PREP_STANDIN_FAIL_COUNT", 1);
     std::string fail = text_of("PREP_STANDIN_FAIL");

@@ -17,6 +17,8 @@ struct Settings {
     int devices = 1;
     // PREP_STANDIN_CAPABILITY, as "8.9".
     int major = 8, minor = 9;
+    // PREP_STANDIN_OLD: so many devices, the first ones, are sm_70.
+    int old = 0;
     // PREP_STANDIN_THREADS: how many blocks run at once.
     unsigned threads = 1;
     // PREP_STANDIN_FAIL, as "NAME:N" or "NAME:N:CODE": the N-th call of this function fails. Without a code it is out
