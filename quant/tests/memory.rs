@@ -55,8 +55,8 @@ const SHAPE: Sizes = Sizes {
 const LAYER: usize = SHAPE.experts * 3 * SHAPE.inter * SHAPE.hidden * 2;
 const HIDDEN: usize = SAMPLES * LEN * SHAPE.hidden * 4;
 
-/// The most bytes held while a model of `layers` layers is rewritten.
-fn most(layers: usize, stage: &dyn Rewrite) -> usize {
+/// The most bytes held, and what the plan had said, while a model of `layers` layers is rewritten.
+fn most(layers: usize, stage: &dyn Rewrite) -> [usize; 2] {
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -65,7 +65,10 @@ fn most(layers: usize, stage: &dyn Rewrite) -> usize {
     let before = HELD.load(Relaxed);
     MOST.store(before, Relaxed);
     run(&plan, &dir.path().join("out"), &Options { threads: 2, ..Options::default() }, &Silent).unwrap();
-    MOST.load(Relaxed) - before
+    let folder = std::fs::read_dir(dir.path().join("out")).unwrap();
+    let written: u64 = folder.map(|f| f.unwrap().metadata().unwrap().len()).sum();
+    assert!(plan.work_bytes() < written, "records are no larger than what becomes of them");
+    [MOST.load(Relaxed) - before, plan.peak_bytes(2) as usize]
 }
 
 fn samples() -> Samples {
@@ -85,8 +88,9 @@ fn calibration_holds_two_layers_and_the_hidden_states_however_many_layers_there_
         ..Fp8::default()
     };
     for (name, stage) in [("awq", &awq as &dyn Rewrite), ("fp8", &fp8)] {
-        let (two, four) = (most(2, stage), most(4, stage));
+        let ([two, _], [four, said]) = (most(2, stage), most(4, stage));
         println!("{name}: {two} bytes with two layers, {four} with four; {LAYER} bytes a layer");
+        assert!(four < said, "{name}: {four} bytes, the plan said {said}");
         assert!(four < two + LAYER / 4, "{name}: {two} bytes with two layers, {four} with four");
         assert!(four < 2 * LAYER + HIDDEN, "{name}: {four} bytes, a layer has {LAYER}");
     }

@@ -117,6 +117,9 @@ pub fn print_plan(plan: &OutputPlan, out: &Path, global: &Global, output: &Outpu
         size(plan.bytes()),
         size(plan.base_bytes())
     ));
+    if plan.work_bytes() > 0 {
+        output.text(&format!("{} more while it calibrates", size(plan.work_bytes())));
+    }
     output.text(&format!("memory at most about {} with {threads} threads", size(plan.peak_bytes(threads))));
     if let Some(free) = free {
         output.text(&format!("{} free where {} goes", size(free), Shown::path(out)));
@@ -138,6 +141,7 @@ fn plan_json(plan: &OutputPlan, threads: usize, free: Option<u64>) -> Value {
         "tensors": plan.tensors().collect::<Vec<_>>(),
         "bytes_to_read": plan.base_bytes(),
         "bytes_to_write": plan.bytes(),
+        "bytes_meanwhile": plan.work_bytes(),
         "memory_bytes": plan.peak_bytes(threads),
         "free_bytes": free,
     })

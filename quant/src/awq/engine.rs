@@ -188,3 +188,33 @@ fn of_gpu(format: IntFormat) -> GridFormat {
         scale: format.scale,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_do_not_know_of_each_other() {
+        let (rows, cols) = (12, 64);
+        let number = |i: usize| ((i * 7919 + 13) % 251) as f32 / 128.0 - 0.97;
+        let values: Vec<f32> = (0..rows * cols).map(number).collect();
+        let x = Array::new(40, cols, (0..40 * cols).map(|i| number(i * 3 + 1)).collect());
+        let cpu = Cpu::default();
+        let mut moments = Moments::new(cols, 32);
+        Engine::Cpu.add(&cpu, &mut moments, &x).unwrap();
+        let s: Vec<f32> = (0..cols).map(|c| 0.5 + c as f32 / 50.0).collect();
+        let format = IntFormat { bits: 4, symmetric: false, group: 32, scale: verify::codec::Float::BF16 };
+        let codes = |values: &[f32]| {
+            let job = ToStore { values, s: &s, format, clip: Some(&moments), descent: Some(&moments) };
+            Engine::Cpu.codes(&cpu, &job).unwrap()
+        };
+        let whole = codes(&values);
+        let (mut some, mut grids) = (Vec::new(), Vec::new());
+        for values in values.chunks(5 * cols) {
+            let (c, g) = codes(values);
+            some.extend(c);
+            grids.extend(g);
+        }
+        assert_eq!((some, grids), whole);
+    }
+}

@@ -25,7 +25,7 @@ use super::search::{Candidate, Found, Sizes, search, shortlist};
 use super::storage::Storage;
 use super::trial;
 use super::watch::{Keep, Sums};
-use super::weights::{Give, not_finite, numbers, rounded, shares};
+use super::weights::{Give, not_finite, numbers_of, rounded, shares};
 use super::{Clip, Experts, Rounding};
 use crate::calibration::{Record, Records, SEEN, Tensors, Visit, Visitor};
 use crate::ranges::{KvCache, cache_specs, groups, scale_of, stored};
@@ -37,6 +37,8 @@ const PROBE: usize = 2048;
 const JUDGED: usize = 512;
 /// Tokens that go through a mixer, or into a `down_proj`, at a time; a sample stays whole in a mixer.
 const STEP: usize = 1024;
+/// Numbers of matrices that are made at a time.
+const STRETCH: usize = 1 << 24;
 /// Modules that are looked at, or made, at a time: threads that wait for a part of one may begin another.
 const TOGETHER: usize = 8;
 
@@ -482,7 +484,13 @@ impl<'a> LayerSearch<'a> {
     fn finish(&mut self, visit: &Visit, role: &dyn Fn(&Module) -> bool) -> Result<()> {
         let here = |m: &Module| m.layer == Some(Place::Body(visit.number)) && role(m);
         let mine: Vec<usize> = (0..self.of.fates.len()).filter(|m| here(self.module(*m))).collect();
-        for some in mine.chunks(TOGETHER) {
+        let mut rest = &mine[..];
+        while !rest.is_empty() {
+            let size = |m: &usize| self.module(*m).rows * self.module(*m).cols;
+            let mut numbers = 0;
+            let fit = rest.iter().take(TOGETHER).take_while(|m| (numbers += size(m), numbers <= STRETCH).1);
+            let (some, others) = rest.split_at(fit.count().max(1));
+            rest = others;
             let made: Vec<Tensors> =
                 some.par_iter().map(|m| self.tensors_of(visit, *m)).collect::<Result<_>>()?;
             self.record.tensors.extend(made.into_iter().flatten());
@@ -516,19 +524,27 @@ impl<'a> LayerSearch<'a> {
         let m = self.weight(&module.name)?;
         let ones = vec![1.0; m.cols];
         let columns = columns.unwrap_or(&ones);
-        let mut values = numbers(m);
-        fold::scale(&mut values, m.cols, columns, rows);
         let known = known.filter(|m| m.tokens() > 0);
         // Narrower ranges of query and key would bend the softmax (AutoAWQ leaves them out as well).
         let query_or_key = matches!(module.role, Role::Attention(Part::Q | Part::K));
-        let job = ToStore {
-            values: &values,
-            s: columns,
-            format: self.format,
-            clip: known.filter(|_| self.of.clip == Clip::Search && !query_or_key),
-            descent: known.filter(|_| self.of.rounding == Rounding::Descent),
-        };
-        let (codes, grids) = self.of.engine.codes(&self.cpu, &job)?;
+        let (mut codes, mut grids) = (Vec::with_capacity(m.rows * m.cols), Vec::new());
+        // Rows do not know of each other: a large matrix is never there as f32 as a whole.
+        let step = (STRETCH / m.cols.max(1)).max(1);
+        for first in (0..m.rows).step_by(step) {
+            let here = first..m.rows.min(first + step);
+            let mut values = numbers_of(m, here.clone());
+            fold::scale(&mut values, m.cols, columns, rows.map(|rows| &rows[here]));
+            let job = ToStore {
+                values: &values,
+                s: columns,
+                format: self.format,
+                clip: known.filter(|_| self.of.clip == Clip::Search && !query_or_key),
+                descent: known.filter(|_| self.of.rounding == Rounding::Descent),
+            };
+            let (some_codes, some_grids) = self.of.engine.codes(&self.cpu, &job)?;
+            codes.extend(some_codes);
+            grids.extend(some_grids);
+        }
         self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)
     }
 

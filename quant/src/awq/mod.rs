@@ -32,7 +32,7 @@ use std::sync::OnceLock;
 
 use serde_json::json;
 use verify::architecture::{Architecture, Layer as Place, Module, Unit};
-use verify::checkpoint::TensorReader;
+use verify::checkpoint::{TensorReader, TensorSpec};
 use verify::codec::Float;
 use verify::error::{Error, Result};
 use verify::names::Shown;
@@ -42,6 +42,7 @@ pub use self::engine::Engine;
 pub use self::grid::IntFormat;
 pub use self::storage::Storage;
 use self::work::{AwqWork, Piece};
+use crate::calibration;
 pub use crate::calibration::Experts;
 use crate::calibration::data::Samples;
 use crate::pattern::Pattern;
@@ -179,6 +180,9 @@ impl Rewrite for Awq {
         let mut decisions = selection.decisions(&arch, &storage.describe());
         let cache = self.cache == KvCache::Fp8;
         decisions.extend(ranges::decisions(Wanted { inputs: false, cache }, &arch));
+        let mut needs = calibration::needs(&arch, input, &self.samples)?;
+        let made = built.units.iter().zip(&by_unit).filter(|(_, name)| name.is_some());
+        needs.disk += made.flat_map(|(unit, _)| &unit.outputs).map(TensorSpec::byte_len).sum::<u64>();
         Ok(Stage {
             name: "quantize",
             options: self.options(storage),
@@ -194,6 +198,7 @@ impl Rewrite for Awq {
                 fates: selection.fates,
                 storage,
                 awq: self.clone(),
+                needs,
                 tensors: by_unit,
                 records: OnceLock::new(),
             }),

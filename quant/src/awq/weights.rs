@@ -1,5 +1,7 @@
 //! Weights as numbers: scaled, rounded to a grid and back, and how far that is off.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use runner::cpu::isa::Isa;
 use runner::weights::{Bytes, Format, Matrix};
@@ -30,9 +32,14 @@ pub fn read(m: &Matrix, first: usize, to: &mut [f32]) {
 
 /// All numbers of a plain matrix.
 pub fn numbers(m: &Matrix) -> Vec<f32> {
-    let mut all = vec![0.0; m.rows * m.cols];
-    all.par_chunks_mut(ROWS * m.cols).enumerate().for_each(|(n, to)| read(m, n * ROWS, to));
-    all
+    numbers_of(m, 0..m.rows)
+}
+
+/// The numbers of some rows.
+pub fn numbers_of(m: &Matrix, rows: Range<usize>) -> Vec<f32> {
+    let mut some = vec![0.0; rows.len() * m.cols];
+    some.par_chunks_mut(ROWS * m.cols).enumerate().for_each(|(n, to)| read(m, rows.start + n * ROWS, to));
+    some
 }
 
 /// What stands for `m` when its columns are scaled by `s`, rounded to the format's grids and scaled back: `Q(W s) / s`;

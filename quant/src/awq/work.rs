@@ -8,7 +8,9 @@ use serde_json::Value;
 use verify::architecture::{Architecture, Layer, Module};
 use verify::checkpoint::{Config, TensorMeta, TensorReader, TensorSpec};
 use verify::error::{Error, Result};
-use verify::rewrite::{Applied, ModelView, Note, Preparation, StageBuilder, UnitKind, Work, rows_per_chunk};
+use verify::rewrite::{
+    Applied, ModelView, Needs, Note, Preparation, StageBuilder, UnitKind, Work, rows_per_chunk,
+};
 
 use super::layer::Smoother;
 use super::pairs::{self, Producer};
@@ -175,6 +177,8 @@ pub struct AwqWork {
     pub storage: Storage,
     /// Options and samples.
     pub awq: Awq,
+    /// What the calibration takes, with its records.
+    pub needs: Needs,
     /// The output of each unit that is not a copy.
     pub tensors: Vec<Option<String>>,
     /// What the calibration made.
@@ -182,6 +186,10 @@ pub struct AwqWork {
 }
 
 impl Work for AwqWork {
+    fn needs(&self) -> Needs {
+        self.needs
+    }
+
     fn prepare(&self, with: &Preparation<'_>) -> Result<()> {
         let task = Task {
             input: with.input,

@@ -13,10 +13,12 @@
 pub mod data;
 mod experts;
 mod hidden;
+mod needs;
 mod record;
 mod walk;
 
 pub use experts::{Experts, SEEN};
 pub use hidden::Hidden;
+pub use needs::needs;
 pub use record::{Record, Records, Tensors};
 pub use walk::{Task, Visit, Visitor, walk};

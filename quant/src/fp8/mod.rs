@@ -25,8 +25,8 @@ use self::layout::{How, Piece};
 use self::parallel::Sizes;
 pub use self::scheme::Scheme;
 use self::work::{Made, QuantizeWork};
-use crate::calibration::Experts;
 use crate::calibration::data::Samples;
+use crate::calibration::{self, Experts};
 use crate::pattern::Pattern;
 use crate::ranges::{self, Activations, Calibration, KvCache, Wanted};
 use crate::select::{Fate, Selection, select, without_numbers};
@@ -102,6 +102,7 @@ impl Rewrite for Fp8 {
             let sizes = parallel::sizes(&arch, &selection, &input.config)?;
             advise_on_parallelism(&sizes, &mut decisions, &mut warnings);
         }
+        let calibration = wanted.any().then(|| self.calibration(arch, input, selection)).transpose()?;
         Ok(Stage {
             name: "quantize",
             options: self.options(),
@@ -116,7 +117,7 @@ impl Rewrite for Fp8 {
                 shared,
                 scheme: self.scheme,
                 coder: self.coder.clone(),
-                calibration: wanted.any().then(|| self.calibration(arch, input, selection)),
+                calibration,
             }),
         })
     }
@@ -146,8 +147,14 @@ impl Fp8 {
             .hint("without --static-activations servers scale inputs as they go, which is also more exact"))
     }
 
-    fn calibration(&self, arch: Architecture, input: &ModelView, selection: Selection) -> Calibration {
-        Calibration {
+    fn calibration(
+        &self,
+        arch: Architecture,
+        input: &ModelView,
+        selection: Selection,
+    ) -> Result<Calibration> {
+        Ok(Calibration {
+            needs: calibration::needs(&arch, input, &self.samples)?,
             arch,
             config: input.config.clone(),
             fates: selection.fates,
@@ -156,7 +163,7 @@ impl Fp8 {
             walker: self.walker.clone(),
             samples: self.samples.clone(),
             records: OnceLock::new(),
-        }
+        })
     }
 
     /// Units of the pieces, in the source's shards where they fit, and by number how they are made.

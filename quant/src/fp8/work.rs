@@ -10,7 +10,7 @@ use verify::codec::Float;
 use verify::codec::fp8::{Rows, ScaleValues, scale_of};
 use verify::error::{Error, Result};
 use verify::names::Shown;
-use verify::rewrite::{Applied, Note, Preparation, Work, rows_per_chunk};
+use verify::rewrite::{Applied, Needs, Note, Preparation, Work, rows_per_chunk};
 
 use super::{Coder, Scheme, loss};
 use crate::ranges::Calibration;
@@ -67,6 +67,10 @@ pub struct QuantizeWork {
 }
 
 impl Work for QuantizeWork {
+    fn needs(&self) -> Needs {
+        self.calibration.as_ref().map_or_else(Needs::default, |c| c.needs)
+    }
+
     fn prepare(&self, with: &Preparation<'_>) -> Result<()> {
         self.calibration.as_ref().map_or(Ok(()), |c| c.prepare(with))
     }

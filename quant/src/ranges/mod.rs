@@ -21,7 +21,7 @@ use verify::checkpoint::{Config, TensorSpec};
 use verify::codec::Float;
 use verify::codec::fp8::{self, ScaleValues};
 pub use verify::codec::fp8_config::Activations;
-use verify::rewrite::{Decision, Preparation};
+use verify::rewrite::{Decision, Needs, Preparation};
 use verify::{Error, Result};
 
 use self::find::Finder;
@@ -124,6 +124,8 @@ pub struct Calibration {
     pub wanted: Wanted,
     /// Which tokens an expert sees.
     pub experts: Experts,
+    /// What it takes.
+    pub needs: Needs,
     /// Who runs the model.
     pub walker: Cpu,
     /// What to calibrate on.

@@ -301,7 +301,9 @@ fn drop_bad_shards(
 
 fn check_space(plan: &OutputPlan, todo: &[usize], out: &Path) -> Result<()> {
     let need: u64 = todo.iter().map(|&s| plan.shards[s].bytes).sum();
-    let need = need + need / 50;
+    // What stages keep meanwhile, but for what an earlier run left of it.
+    let kept = plan.work_bytes().saturating_sub(bytes_of_stages(plan, out));
+    let need = need + need / 50 + kept;
     let Some(have) = free_space(out) else { return Ok(()) };
     match have >= need {
         true => Ok(()),
@@ -310,6 +312,17 @@ fn check_space(plan: &OutputPlan, todo: &[usize], out: &Path) -> Result<()> {
             .expected(format!("{:.2} GiB", gib(need)))
             .hint("free some space, or choose an --out on another disk")),
     }
+}
+
+/// Bytes in the folders of the stages.
+fn bytes_of_stages(plan: &OutputPlan, out: &Path) -> u64 {
+    let files = (0..plan.stages.len()).filter_map(|at| std::fs::read_dir(stage_folder(out, at)).ok());
+    files.flatten().filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum()
+}
+
+/// The folder of stage number `at`'s own.
+fn stage_folder(out: &Path, at: usize) -> PathBuf {
+    out.join(WORK).join(format!("stage-{at}"))
 }
 
 fn gib(bytes: u64) -> f64 {
@@ -362,7 +375,7 @@ fn prepare(plan: &OutputPlan, out: &Path, threads: usize, progress: &dyn Progres
             notes: &notes,
         });
         let input = before.as_ref().map_or(&plan.base as &dyn TensorReader, |b| b);
-        let folder = out.join(WORK).join(format!("stage-{at}"));
+        let folder = stage_folder(out, at);
         stage.work.prepare(&Preparation { input, folder: &folder, threads, progress })?;
     }
     Ok(())

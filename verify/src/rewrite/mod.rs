@@ -28,8 +28,8 @@ pub use journal::Sums;
 pub use lock::Lock;
 pub use plan::{OutputPlan, ShardPlan};
 pub use stage::{
-    Applied, Built, Decision, Dropped, InputFile, Note, Preparation, Rewrite, Stage, StageBuilder, Unit,
-    UnitKind, Work, rows_per_chunk,
+    Applied, Built, Decision, Dropped, InputFile, Needs, Note, Preparation, Rewrite, Stage, StageBuilder,
+    Unit, UnitKind, Work, rows_per_chunk,
 };
 pub use target::{Existing, Target};
 pub use view::{Content, ModelView, ViewFile};

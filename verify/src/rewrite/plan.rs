@@ -123,7 +123,12 @@ impl OutputPlan {
         self.base.shard_files().iter().map(|s| s.stamp.len).sum()
     }
 
-    /// Upper bound of the bytes held in chunks with `threads` workers.
+    /// Bytes that stages keep on disk beside the output until it is complete.
+    pub fn work_bytes(&self) -> u64 {
+        self.stages().map(|s| s.work.needs().disk).sum()
+    }
+
+    /// Upper bound of the bytes held with `threads` workers: in chunks, or while a stage prepares.
     pub fn peak_bytes(&self, threads: usize) -> u64 {
         let chunk = |s: &Stage| {
             let unit = |u: &super::stage::Unit| {
@@ -134,7 +139,8 @@ impl OutputPlan {
             s.units.iter().map(unit).max().unwrap_or(0)
         };
         let chunks = self.stages().map(chunk).max().unwrap_or(0) * (threads as u64 * 3 + 1);
-        chunks + (64 << 20)
+        let prepared = self.stages().map(|s| s.work.needs().memory).max().unwrap_or(0);
+        chunks.max(prepared) + (64 << 20)
     }
 
     /// Digest of everything that decides the output's bytes: tool version, options, inputs, layout.

@@ -33,6 +33,11 @@ pub trait Work: Send + Sync {
         Ok(())
     }
 
+    /// What [`Self::prepare`] needs beside what the engine needs.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
     /// The bytes that rows `rows` of unit number `unit` append to each of its outputs.
     ///
     /// The engine calls this with ranges that start at multiples of the unit's `step`, ascending. A later
@@ -51,6 +56,15 @@ pub trait Work: Send + Sync {
         let _ = notes;
         Ok(Value::Null)
     }
+}
+
+/// What work takes while it prepares, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// On disk, in its folder, until the run is complete.
+    pub disk: u64,
+    /// In memory, at most about.
+    pub memory: u64,
 }
 
 /// What [`Work::prepare`] gets.
