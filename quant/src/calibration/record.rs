@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use verify::checkpoint::{ShardFile, TensorSpec, header, no_tensor};
 use verify::write::ShardWriter;
-use verify::{Dtype, Error, FileName, Result};
+use verify::{Digest, Dtype, Error, FileName, Result, Shown, checksum};
 
 /// Name of the tensor that holds the report, as JSON.
 const REPORT: &str = "report";
@@ -30,6 +30,21 @@ fn name(layer: usize) -> Result<FileName> {
     FileName::parse(&format!("layer-{layer:05}.safetensors"))
 }
 
+fn digest_beside(folder: &Path, layer: usize) -> Result<PathBuf> {
+    Ok(folder.join(name(layer)?).with_extension("sha256"))
+}
+
+/// Whether the record of `layer` is there as it was written: hours of work that become the output are not trusted to a
+/// disk unread.
+fn is_sound(folder: &Path, layer: usize) -> Result<bool> {
+    let written = std::fs::read_to_string(digest_beside(folder, layer)?).ok().and_then(|d| Digest::parse(&d));
+    let path = folder.join(name(layer)?);
+    Ok(match written {
+        Some(digest) if path.exists() => checksum::of_file(&path)? == digest,
+        _ => false,
+    })
+}
+
 impl Record {
     /// Writes the record of `layer` into `folder`; it is on disk when this returns.
     ///
@@ -45,8 +60,10 @@ impl Record {
             writer.append(bytes)?;
         }
         writer.append(report)?;
-        writer.finish()?;
-        Ok(())
+        let (digest, _) = writer.finish()?;
+        // Without it, or with half of it, the record is made again.
+        let beside = digest_beside(folder, layer)?;
+        std::fs::write(&beside, digest.to_string()).map_err(|e| Error::io("write", &beside, &e))
     }
 }
 
@@ -66,13 +83,13 @@ struct Place {
 }
 
 impl Records {
-    /// Opens what is in `folder`, of at most `layers` layers.
+    /// Opens what is in `folder`, of at most `layers` layers, up to the first that is missing or damaged.
     ///
     /// # Errors
     /// Exit 3 and 5 for records that cannot be read.
     pub fn open(folder: &Path, layers: usize) -> Result<Self> {
         let mut records = Records { layers: Vec::new(), places: HashMap::new(), reports: Vec::new() };
-        while records.len() < layers && folder.join(name(records.len())?).exists() {
+        while records.len() < layers && is_sound(folder, records.len())? {
             records.add(folder)?;
         }
         Ok(records)
@@ -93,7 +110,13 @@ impl Records {
         }
         let report = self.read(REPORT)?;
         self.places.remove(REPORT);
-        self.reports.push(serde_json::from_slice(&report).map_err(|e| Error::input(e.to_string()))?);
+        let broken = |e: serde_json::Error| {
+            Error::input(format!("{} cannot be read", Shown::path(&shard.path)))
+                .found(e.to_string())
+                .expected("the record of a calibrated layer")
+                .hint("remove it and run again")
+        };
+        self.reports.push(serde_json::from_slice(&report).map_err(broken)?);
         Ok(())
     }
 
@@ -160,5 +183,25 @@ mod tests {
         assert_eq!(records.read_rows("t1", 1..2).unwrap(), [3, 4]);
         assert_eq!(records.reports()[1], json!({"layer": 1}));
         assert!(!records.contains("t3") && !records.contains(REPORT));
+    }
+
+    #[test]
+    fn record_that_is_not_as_it_was_written_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = TensorSpec::new("t", Dtype::U8, [2, 2]);
+        let record = || Record { tensors: vec![(spec.clone(), vec![1, 2, 3, 4])], report: json!({}) };
+        let path = dir.path().join("layer-00000.safetensors");
+        record().write(dir.path(), 0).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 4;
+            std::fs::write(&path, other).unwrap();
+            assert_eq!(Records::open(dir.path(), 1).unwrap().len(), 0, "byte {at}");
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(Records::open(dir.path(), 1).unwrap().len(), 1);
+        std::fs::write(dir.path().join("layer-00000.sha256"), "12").unwrap();
+        assert_eq!(Records::open(dir.path(), 1).unwrap().len(), 0);
     }
 }
