@@ -13,7 +13,7 @@ use runner::families;
 use runner::weights::ReadStore;
 use verify::checkpoint::{Config, TensorReader};
 use verify::progress::Progress;
-use verify::{Class, Error, Result, TensorIndex};
+use verify::{Class, Error, Result};
 
 use super::hidden::MEMORY_LIMIT;
 use super::{Hidden, Record, Records};
@@ -244,10 +244,5 @@ impl Visit<'_> {
             None => self.cpu.clone(),
             Some(watch) => self.cpu.clone().watched(watch),
         }
-    }
-
-    /// The model's tensors.
-    pub fn index(&self) -> &TensorIndex {
-        self.input.index()
     }
 }

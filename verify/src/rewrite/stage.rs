@@ -232,11 +232,6 @@ impl<'a> StageBuilder<'a> {
         self.dropped.push(Dropped { tensor: tensor.to_string(), reason: reason.into() });
     }
 
-    /// Number of units so far, which is the number of the next one.
-    pub fn next_unit(&self) -> usize {
-        self.units.len()
-    }
-
     /// Builds the index of the outputs over `shards`; units are brought into shard order (stable), so
     /// the returned units' numbers are those that [`Work::apply`] gets: pass `renumber` to map yours.
     ///
