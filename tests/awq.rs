@@ -100,3 +100,14 @@ fn what_awq_cannot_do_is_a_usage_error() {
     with(&[]);
     assert!(!out.exists());
 }
+
+#[test]
+fn page_that_cannot_be_written_is_refused_before_anything_is_calibrated() {
+    let dir = Dir::new();
+    let run = |page: &std::path::Path| {
+        prep(args!["quantize", tiny_merged(), "--out", dir.join("out"), "--awq", "--report", page])
+    };
+    run(&dir.join("nowhere/page.html")).exits(5).says("no folder");
+    run(&dir.join("page.pdf")).exits(2).says(".html");
+    assert!(!dir.join("out").exists());
+}

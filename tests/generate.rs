@@ -3,7 +3,7 @@
 use verify::checkpoint::header::Header;
 
 use crate::args;
-use crate::support::{Dir, fixture, prep, tiny_fp8};
+use crate::support::{Dir, fixture, prep, tiny_fp8, tiny_merged};
 
 #[test]
 fn conversation_goes_through_the_template() {
@@ -82,4 +82,31 @@ fn logits_never_replace_the_model() {
     prep(args!["generate", model, "--tokens", prompts, "--logits", out])
         .exits(2)
         .says("lies in the model folder");
+}
+
+#[test]
+fn logits_come_of_every_kind_of_input() {
+    let dir = Dir::new();
+    let (messages, tokens) = (dir.join("messages.json"), dir.join("tokens.json"));
+    std::fs::write(&messages, r#"[{"role": "user", "content": "hello"}]"#).unwrap();
+    std::fs::write(&tokens, "[[1, 2, 3]]").unwrap();
+    let inputs = [("--prompt", "hello".into()), ("--messages", messages), ("--tokens", tokens)];
+    for (flag, value) in inputs {
+        let to = dir.join(&format!("{}.safetensors", &flag[2..]));
+        let done = prep(args!["generate", tiny_merged(), flag, value, "--max-new", "2", "--logits", to]);
+        done.succeeds().says("logits of 1 prompts");
+        assert!(to.is_file(), "{flag}");
+    }
+}
+
+#[test]
+fn what_only_a_conversation_has_is_refused_beside_others() {
+    let dir = Dir::new();
+    let tools = dir.join("tools.json");
+    std::fs::write(&tools, "[]").unwrap();
+    let run = |flag: &str, value: &std::path::Path| {
+        prep(args!["generate", tiny_merged(), "--prompt", "a", "--max-new", "1", flag, value])
+    };
+    run("--tools", &tools).exits(2).says("--messages FILE");
+    run("--kwargs", std::path::Path::new("{}")).exits(2).says("--messages FILE");
 }

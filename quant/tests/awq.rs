@@ -165,6 +165,25 @@ fn both_layouts_hold_the_same_model() {
 }
 
 #[test]
+fn folders_whose_experts_stay_in_16_bit_are_loadable() {
+    for layout in [Layout::PackQuantized, Layout::AwqGemm] {
+        for (source, ignore) in [
+            // Draft layers with experts, which are never quantized.
+            ("qwen3_5_moe-cut/source", None),
+            ("qwen3_moe/source", Some("*layers.0.mlp.experts*")),
+            ("qwen3_moe/source", Some("*experts.1.*")),
+            ("qwen3_moe/source", Some("*self_attn*")),
+        ] {
+            let ignore = ignore.iter().map(|p| Pattern::parse(p).unwrap()).collect();
+            let awq = Awq { layout, ignore, rounding: Rounding::Nearest, clip: Clip::Off, ..Awq::new(few()) };
+            let made = rewrite(&fixture(source), &[&awq], 2).unwrap();
+            let faults = verify::loadable::check(&made.checkpoint, &verify::progress::Silent).unwrap();
+            assert!(faults.is_empty(), "{source} {layout:?}: {faults:?}");
+        }
+    }
+}
+
+#[test]
 fn smaller_groups_symmetric_grids_and_routed_experts_work() {
     let source = fixture("qwen3_moe/source");
     let eval = error::tokens(&fixture("eval_tokens.json"));

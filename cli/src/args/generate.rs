@@ -17,11 +17,11 @@ pub struct Generate {
     pub model: PathBuf,
     #[command(flatten)]
     pub input: GenerateInput,
-    /// Tools for the chat template: a JSON list
-    #[arg(long, value_name = "FILE", requires = "messages")]
+    /// With --messages, tools for the chat template: a JSON list
+    #[arg(long, value_name = "FILE")]
     pub tools: Option<PathBuf>,
-    /// Further template arguments (chat_template_kwargs), a JSON object
-    #[arg(long, value_name = "JSON", requires = "messages")]
+    /// With --messages, further template arguments (chat_template_kwargs): a JSON object
+    #[arg(long, value_name = "JSON")]
     pub kwargs: Option<String>,
     /// Longest answer in tokens
     #[arg(long, value_name = "N", default_value_t = 256)]
@@ -29,8 +29,8 @@ pub struct Generate {
     /// Go on after a stop token
     #[arg(long)]
     pub ignore_eos: bool,
-    /// Write the logits at every position, prompt and continuation
-    #[arg(long, value_name = "OUT.safetensors", requires = "tokens")]
+    /// Write the logits at every position of the prompts, and the likeliest continuations, instead of text
+    #[arg(long, value_name = "OUT.safetensors")]
     pub logits: Option<PathBuf>,
     /// 0 takes the likeliest token
     #[arg(long, value_name = "T", default_value_t = 0.0)]

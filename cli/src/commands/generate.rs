@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 
 use runner::engine::{Completion, Request, Stop};
-use runner::{Engine, Machine, Model, Options, Sampling, dump};
+use runner::{Engine, Machine, Model, Options, Sampling, Tokenizer, dump};
 use serde_json::json;
 use verify::checkpoint::json as files;
 use verify::generate::Finish;
@@ -20,6 +20,7 @@ use crate::output::Output;
 
 pub fn run(args: &Generate, global: &Global, output: &Output) -> Result<u8> {
     folder_of(&args.model)?;
+    check_input(args)?;
     let console = Console::new(global.quiet, global.verbose);
     let begun = Cell::new(false);
     machine::run(args.on.wish(), &console, &Generation { args, global, output, console: &console, begun })
@@ -45,13 +46,17 @@ impl Work for Generation<'_> {
         let Generation { args, global, output, console, begun } = self;
         let options = Options { threads: Some(global.threads()) };
         let stop = || if args.ignore_eos { Stop::Never } else { Stop::Model };
-        if let (Some(path), Some(tokens)) = (&args.logits, &args.input.tokens) {
+        if let Some(path) = &args.logits {
             super::verify::outside(path, &args.model)?;
             let model = Model::<M>::load(&args.model, &options)?;
-            let prompts = read_tokens(tokens, model.vocab())?;
+            let prompts = prompts(args, model.vocab(), |text| Tokenizer::open(&args.model)?.encode(text))?;
             let done = dump::dump_to_file(&model, &prompts, (args.max_new, stop()), path, *console)?;
             console.clear();
             let ids: Vec<_> = done.iter().map(|d| &d.continuation).collect();
+            if let Some(n) = done.iter().position(|d| d.logits.iter().any(|x| !x.is_finite())) {
+                output
+                    .warning(&format!("the logits of prompt {n} hold NaN or infinity: the model is broken"));
+            }
             output.text(&format!("logits of {} prompts written to {}", done.len(), Shown::path(path)));
             output.result(0, json!({"tokens": ids}));
             return Ok(0);
@@ -66,7 +71,11 @@ impl Work for Generation<'_> {
         };
         let engine = Engine::<M>::load(&args.model, &options)?.with_sampling(sampling)?;
         let request = |tokens| Request { tokens, max_new: args.max_new, stop: stop() };
-        let requests: Vec<Request> = prompts(args, &engine)?.into_iter().map(request).collect();
+        let requests: Vec<Request> =
+            prompts(args, engine.model().vocab(), |text| engine.tokenizer().encode(text))?
+                .into_iter()
+                .map(request)
+                .collect();
         let completions = match requests.len() {
             1 if !output.is_json() => stream(&engine, &requests, output, begun)?,
             _ => engine.complete(&requests, *console)?,
@@ -99,10 +108,26 @@ fn stream<M: Machine>(
     Ok(done)
 }
 
-/// The prompts in token ids.
-fn prompts<M: Machine>(args: &Generate, engine: &Engine<M>) -> Result<Vec<Vec<u32>>> {
+/// Options that mean something beside a conversation only. (clap's `requires` gives way to the group of inputs.)
+fn check_input(args: &Generate) -> Result<()> {
+    let given = [("--tools", args.tools.is_some()), ("--kwargs", args.kwargs.is_some())];
+    match given.into_iter().find(|(_, given)| *given && args.input.messages.is_none()) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Error::usage(format!("{flag} is for the chat template"))
+            .found("no conversation")
+            .expected("--messages FILE")
+            .hint(format!("leave {flag} out, or give the prompt as a message"))),
+    }
+}
+
+/// The prompts in token ids below `vocab`.
+fn prompts(
+    args: &Generate,
+    vocab: usize,
+    encode: impl Fn(&str) -> Result<Vec<u32>>,
+) -> Result<Vec<Vec<u32>>> {
     if let Some(path) = &args.input.tokens {
-        return read_tokens(path, engine.model().vocab());
+        return read_tokens(path, vocab);
     }
     let text = match (&args.input.messages, &args.input.prompt) {
         (Some(messages), _) => {
@@ -112,7 +137,7 @@ fn prompts<M: Machine>(args: &Generate, engine: &Engine<M>) -> Result<Vec<Vec<u3
         }
         (None, prompt) => prompt.clone().unwrap_or_default(),
     };
-    Ok(vec![engine.tokenizer().encode(&text)?])
+    Ok(vec![encode(&text)?])
 }
 
 fn read_tokens(path: &Path, vocab: usize) -> Result<Vec<Vec<u32>>> {

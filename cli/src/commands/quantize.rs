@@ -28,6 +28,11 @@ pub fn run(args: &Quantize, global: &Global, output: &Output) -> Result<u8> {
     check_calibration(args)?;
     if let Some(page) = &args.report {
         // A page that cannot be written must not cost the run.
+        if page.extension().is_none_or(|kind| kind != "html") {
+            return Err(Error::usage(format!("{} is no page", Shown::path(page)))
+                .expected("a name that ends with .html")
+                .hint("prep-report.json in the output folder holds the same figures"));
+        }
         outside(page, &args.out)?;
         outside(page, &args.model)?;
     }

@@ -38,7 +38,7 @@ const JUDGED: usize = 512;
 /// Tokens that go through a mixer, or into a `down_proj`, at a time; a sample stays whole in a mixer.
 const STEP: usize = 1024;
 /// Numbers of matrices that are made at a time.
-const STRETCH: usize = 1 << 24;
+const STRETCH: usize = 1 << 22;
 /// Modules that are looked at, or made, at a time: threads that wait for a part of one may begin another.
 const TOGETHER: usize = 8;
 
@@ -345,7 +345,10 @@ impl<'a> LayerSearch<'a> {
     /// An error of the model's numbers with the place where they were met.
     fn named(&self, pair: &Pair, e: Error) -> Error {
         match e.class() {
-            Class::Input => e.at(format!("scales of what `{}` gives", Shown(&self.producer(pair)))),
+            Class::Input => {
+                let (from, to) = (self.producer(pair), &self.module(pair.readers[0]).name);
+                e.at(format!("scales between `{}` and `{}`", Shown(&from), Shown(to)))
+            }
             _ => e,
         }
     }

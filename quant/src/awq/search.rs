@@ -143,8 +143,10 @@ pub fn search(
             .found("NaN or infinity in every output on the calibration data")
             .expected("finite numbers from one of them")
             .hint(
-            "the model gives NaN or infinity on the calibration data: run it with `prep generate --logits` first",
-        )),
+                "see with `prep generate --logits` whether the model itself gives finite numbers; where it does, \
+                 weights are too large for the type of the scales: leave them out with --ignore, or choose \
+                 --format compressed-tensors",
+            )),
     }
 }
 

@@ -10,6 +10,12 @@ use super::data::Samples;
 use super::experts::SEEN;
 use super::hidden::MEMORY_LIMIT;
 
+/// Tokens that go through a layer at once, and arrays of them in between, each as wide as the widest matrix.
+const AT_ONCE: u64 = 2048;
+const ARRAYS: u64 = 4;
+/// Numbers of the matrices that are made, their moments, and what the allocator keeps.
+const WORK: u64 = 128 << 20;
+
 /// Two decoder layers and the hidden states: in memory, or on disk where they are too many. The half of a layer that
 /// experts read is there twice (as it is, and normalised).
 ///
@@ -24,12 +30,19 @@ pub fn needs(arch: &Architecture, input: &ModelView, samples: &Samples) -> Resul
         }
     }
     let layer = layers.into_values().max().unwrap_or_default();
+    let widest =
+        arch.modules().iter().filter(|m| matches!(m.layer, Some(Layer::Body(_)))).map(|m| m.rows.max(m.cols));
+    let widest = widest.max().unwrap_or_default() as u64 * 4;
     let width = input.config.count("hidden_size")?.unwrap_or_default() as u64 * 4;
     let tokens = samples.sequences.iter().map(Vec::len).sum::<usize>() as u64;
     let (kept, seen) = (tokens * width, tokens.min(SEEN as u64) * width);
     let spilled = kept > MEMORY_LIMIT as u64;
     Ok(Needs {
-        memory: 2 * layer + seen + if spilled { 0 } else { kept },
+        memory: 2 * layer
+            + seen
+            + tokens.min(AT_ONCE) * widest * ARRAYS
+            + WORK
+            + if spilled { 0 } else { kept },
         disk: if spilled { kept } else { 0 },
     })
 }

@@ -308,8 +308,8 @@ fn check_space(plan: &OutputPlan, todo: &[usize], out: &Path) -> Result<()> {
     match have >= need {
         true => Ok(()),
         false => Err(Error::new(Class::Disk, format!("not enough space for {}", Shown::path(out)))
-            .found(format!("{:.2} GiB free", gib(have)))
-            .expected(format!("{:.2} GiB", gib(need)))
+            .found(format!("{} free", of_bytes(have)))
+            .expected(of_bytes(need))
             .hint("free some space, or choose an --out on another disk")),
     }
 }
@@ -325,8 +325,11 @@ fn stage_folder(out: &Path, at: usize) -> PathBuf {
     out.join(WORK).join(format!("stage-{at}"))
 }
 
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1u32 << 30)
+fn of_bytes(bytes: u64) -> String {
+    match bytes {
+        0..0x4000_0000 => format!("{:.2} MiB", bytes as f64 / f64::from(1u32 << 20)),
+        _ => format!("{:.2} GiB", bytes as f64 / f64::from(1u32 << 30)),
+    }
 }
 
 /// Inputs up to this size are hashed without being asked.

@@ -4,16 +4,22 @@ use std::path::{Path, PathBuf};
 
 use verify::suite::Form;
 use verify::write::write_file;
-use verify::{Error, FileName, Result, Shown};
+use verify::{Class, Error, FileName, Result, Shown};
 
 /// Refuses reports that cannot be written, or that would be files of the model.
 pub fn check(reports: &[PathBuf], model: &Path) -> Result<()> {
     reports.iter().try_for_each(|path| Form::of(path).and_then(|_| outside(path, model)))
 }
 
-/// Refuses to write `path` into the model folder: its checksums do not know the file, or it would be lost.
+/// Refuses to write `path` where there is no folder, before there is something to report; and into the model folder: its
+/// checksums do not know the file, or it would be lost.
 pub fn outside(path: &Path, model: &Path) -> Result<()> {
     let folder = folder_of(path);
+    if !folder.is_dir() {
+        return Err(Error::new(Class::Disk, format!("{} cannot be written", Shown::path(path)))
+            .found(format!("no folder {}", Shown::path(folder)))
+            .hint("make the folder first, or choose another"));
+    }
     let real = |p: &Path| p.canonicalize().or_else(|_| std::path::absolute(p));
     match (real(folder), real(model)) {
         (Ok(a), Ok(b)) if a == b => {
