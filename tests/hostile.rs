@@ -81,6 +81,85 @@ fn not_a_number_in_a_weight() {
     quantized(spoil).exits(3).says(name);
 }
 
+/// The tiny base with code of its own, named by config.json and tokenizer_config.json.
+fn model_with_code(dir: &Dir) -> std::path::PathBuf {
+    let model = dir.copy_of(&fixture("models/qwen3-moe/base"), "model");
+    for name in ["modeling_x.py", "configuration_x.py", "notes.py"] {
+        std::fs::write(model.join(name), format!("# {name}\n")).unwrap();
+    }
+    for (file, map) in [
+        ("config.json", serde_json::json!({"AutoModel": "modeling_x.Model", "AutoConfig": "configuration_x.C"})),
+        ("tokenizer_config.json", serde_json::json!({"AutoTokenizer": ["tokenization_x.T", null]})),
+    ] {
+        rewrite(&model.join(file), |b| {
+            let mut json: serde_json::Value = serde_json::from_slice(b).unwrap();
+            json["auto_map"] = map.clone();
+            *b = json.to_string().into_bytes();
+        });
+    }
+    model
+}
+
+#[test]
+fn code_stays_behind_together_with_what_names_it() {
+    let dir = Dir::new();
+    let model = model_with_code(&dir);
+    let adapter = fixture("models/qwen3-moe/adapter");
+    let recipe = dir.join("r.toml");
+    std::fs::write(&recipe, "base = 'model'\n").unwrap();
+    for (n, job) in [
+        args!["quantize", model, "--fp8"].to_vec(),
+        args!["merge-lora", "--base", model, "--adapter", adapter].to_vec(),
+        args!["run", recipe].to_vec(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = dir.join(&format!("out{n}"));
+        let with = |more: &[&str]| job.iter().cloned().chain(args!["--out", out]).chain(more.iter().map(Into::into)).collect::<Vec<_>>();
+        prep(with(&["--dry-run"])).succeeds().says("code is not carried over").says("`auto_map` is left out");
+        prep(with(&[])).succeeds().says("modeling_x.py").says("--keep-code");
+        let files = crate::support::files(&out);
+        assert!(!files.keys().any(|name| name.ends_with(".py")), "{:?}", files.keys());
+        for name in ["config.json", "tokenizer_config.json"] {
+            assert!(!String::from_utf8_lossy(&files[name]).contains("auto_map"), "{name} of {n}");
+        }
+        let report = std::fs::read_to_string(out.join("prep-report.json")).unwrap();
+        assert!(report.contains("`auto_map` is left out of config.json"), "{report}");
+        prep(args!["checksum", out, "--check"]).succeeds();
+    }
+}
+
+#[test]
+fn code_is_kept_where_it_is_asked_for_with_a_warning() {
+    let dir = Dir::new();
+    let model = model_with_code(&dir);
+    let recipe = dir.join("r.toml");
+    std::fs::write(&recipe, "base = 'model'\nkeep_code = true\n").unwrap();
+    let (quantized, ran, parts) = (dir.join("quantized"), dir.join("ran"), dir.join("parts"));
+    prep(args!["quantize", model, "--out", quantized, "--fp8", "--keep-code"]).succeeds();
+    prep(args!["run", recipe, "--out", ran]).succeeds();
+    prep(args!["quantize", model, "--out", parts, "--fp8", "--keep-code", "--part", "1/1"]).succeeds();
+    prep(args!["assemble", parts]).succeeds();
+    for out in [&quantized, &ran, &parts] {
+        for name in ["modeling_x.py", "configuration_x.py", "notes.py"] {
+            assert_eq!(std::fs::read(out.join(name)).unwrap(), std::fs::read(model.join(name)).unwrap());
+        }
+        let config = std::fs::read_to_string(out.join("config.json")).unwrap();
+        assert!(config.contains("modeling_x.Model"));
+        let report = std::fs::read_to_string(out.join("prep-report.json")).unwrap();
+        assert!(report.contains("--trust-remote-code") && report.contains("tokenization_x.py"), "{report}");
+        prep(args!["checksum", out, "--check"]).succeeds();
+    }
+    // Another plan: the two are not the same folder.
+    prep(args!["quantize", model, "--out", quantized, "--fp8"]).exits(2);
+    // A link out of the folder is not followed, whatever it is called.
+    std::fs::write(dir.join("secret"), "x").unwrap();
+    std::os::unix::fs::symlink(dir.join("secret"), model.join("secret.py")).unwrap();
+    let out = dir.join("linked");
+    prep(args!["quantize", model, "--out", out, "--fp8", "--keep-code"]).exits(3).says("leaves its folder");
+}
+
 #[test]
 fn links_that_leave_the_folder_and_pipes() {
     let dir = Dir::new();

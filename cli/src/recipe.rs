@@ -18,6 +18,9 @@ pub struct Recipe {
     pub base: Model,
     /// Folder of the result; `--out` wins.
     pub out: Option<PathBuf>,
+    /// Carry over the base's Python files, and the `auto_map` that names them.
+    #[serde(default)]
+    pub keep_code: bool,
     /// Adapters to merge, in order.
     #[serde(default)]
     pub adapter: Vec<Adapter>,

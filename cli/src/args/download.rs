@@ -33,6 +33,9 @@ pub struct Download {
     /// Leave out files that match; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// Fetch the model's Python files too (servers need --trust-remote-code to use them)
+    #[arg(long)]
+    pub keep_code: bool,
     /// List what would be fetched, with sizes, and stop
     #[arg(long)]
     pub dry_run: bool,

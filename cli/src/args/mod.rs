@@ -21,7 +21,7 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::verify::rewrite::{Part, Which};
+use ::verify::rewrite::{Code, Part, Which};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 pub use assemble::Assemble;
@@ -95,12 +95,20 @@ pub struct Rewriting {
     /// Put the sha256 of every input shard into the report, however large (it takes as long as the rewrite)
     #[arg(long)]
     pub hash_inputs: bool,
+    /// Carry over the model's Python files and the `auto_map` that names them (servers need --trust-remote-code then)
+    #[arg(long)]
+    pub keep_code: bool,
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,
 }
 
 impl Rewriting {
+    /// What becomes of the model's code.
+    pub fn code(&self) -> Code {
+        if self.keep_code { Code::Keep } else { Code::LeaveOut }
+    }
+
     /// How the engine is to run.
     pub fn options(&self, which: Which, inputs: Vec<PathBuf>, global: &Global) -> ::verify::rewrite::Options {
         ::verify::rewrite::Options {

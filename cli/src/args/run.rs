@@ -15,6 +15,7 @@ use super::{OnDevice, Rewriting};
 Keys of a recipe (paths are relative to it):
   base = \"DIR\"                 out = \"DIR\"
   base = \"hf:Qwen/Qwen3-0.6B@COMMIT\", also modelscope:OWNER/NAME@REVISION: downloaded, or found and verified
+  keep_code = true              carry over the base's Python files and `auto_map` (as --keep-code)
   [[adapter]]   path = \"DIR\"   weight = 1.0
   [quantize]    format = \"fp8\" scheme = \"block\"   ignore = [\"model.layers.0.*\"]
                 format = \"fp8\" static_activations = true

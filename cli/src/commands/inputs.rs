@@ -19,6 +19,8 @@ pub struct Inputs<'a> {
     pub out: &'a Path,
     /// With `--dry-run` nothing is downloaded.
     pub dry_run: bool,
+    /// Fetch Python files too.
+    pub keep_code: bool,
     /// How long to wait for another run that writes the same folder.
     pub lock_wait: Duration,
     /// Options of every command.
@@ -43,7 +45,7 @@ impl Inputs<'_> {
     pub fn local(&self, model: &Model) -> Result<Option<Local>> {
         let request = match model {
             Model::Folder(dir) => return Ok(Some(Local { dir: dir.clone(), pinned: None })),
-            Model::Hub(request) => request,
+            Model::Hub(request) => &Request { keep_code: self.keep_code, ..request.clone() },
         };
         let console = Console::new(self.global.quiet, self.global.verbose);
         let environment = Environment::read(request.hub)?;

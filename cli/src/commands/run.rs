@@ -28,8 +28,11 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     // Looked up first: a misspelt parser must not cost an hour of quantizing.
     let mut verify =
         recipe.verify.as_ref().map(|v| verification_of(v, (&out, args.on.wish()))).transpose()?;
+    let mut rewriting = args.rewriting;
+    rewriting.keep_code |= recipe.keep_code;
     let lock_wait = Duration::from_secs(args.rewriting.lock_wait.into());
-    let places = Inputs { out: &out, dry_run: args.dry_run, lock_wait, global, output };
+    let keep_code = rewriting.keep_code;
+    let places = Inputs { out: &out, dry_run: args.dry_run, keep_code, lock_wait, global, output };
     let Some((base, adapters)) = local_inputs(&recipe, &places)? else {
         output.text("nothing was fetched (--dry-run); the plan itself needs the files above");
         output.result(0, serde_json::json!({"plan": null}));
@@ -47,7 +50,7 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     let done = or_on_cpu(args.on.wish(), output, |wish| {
         let stages = Stages::of(&recipe, &base.dir, &adapters, (args.dry_run, wish))?;
         let (stages, inputs) = (stages.list(), inputs.clone());
-        let (parts, rewriting) = (Parts::default(), args.rewriting);
+        let (parts, rewriting) = (Parts::default(), rewriting);
         let job = Job { base: &base.dir, stages, inputs, out: &out, parts, rewriting };
         let plan = job.plan()?;
         if args.dry_run {

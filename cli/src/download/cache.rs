@@ -229,7 +229,7 @@ impl Cache {
         if listing.is_empty() {
             return Err(nothing_offline(request));
         }
-        let selection = Selection::new(&request.include, &request.exclude)?;
+        let selection = Selection::new(&request.include, &request.exclude, request.keep_code)?;
         let (mut files, left_out) = selection.apply(listing, |f| &f.path)?;
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let standing = look(&files, |f| self.blob(f), options.threads, console)?;

@@ -13,6 +13,7 @@
 //! and gives the same bytes as running the stages one after the other through folders.
 
 mod chain;
+mod code;
 mod engine;
 mod finish;
 mod journal;
@@ -23,6 +24,7 @@ mod stage;
 mod target;
 mod view;
 
+pub use code::Code;
 pub use engine::{COMMAND, Finished, Options, Part, Which, run};
 pub use journal::Sums;
 pub use lock::Lock;
