@@ -105,6 +105,9 @@ pub struct Quantize {
     /// Modules that stay in 16 bit.
     #[serde(default)]
     pub ignore: Vec<String>,
+    /// Copy modules that hold NaN or infinity as they are.
+    #[serde(default)]
+    pub allow_nonfinite: bool,
 }
 
 impl Quantize {

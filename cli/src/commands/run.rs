@@ -153,6 +153,7 @@ fn quantize_of(
             let scales = quantize::Scales { inputs: q.static_activations, cache: q.kv_cache };
             let mut fp8 = quantize::stage(q.scheme, scales, &q.ignore)?;
             fp8.coder = quantize::coder(wish, dry_run)?;
+            fp8.nonfinite = quantize::nonfinite(q.allow_nonfinite);
             if fp8.calibrates() {
                 fp8.walker = quantize::engine(wish, dry_run)?.cpu();
                 fp8.experts = quantize::experts(q.experts);
@@ -169,6 +170,7 @@ fn quantize_of(
                 experts: quantize::experts(q.experts),
                 cache: quantize::kv_cache(q.kv_cache),
                 ignore: quantize::patterns(&q.ignore)?,
+                nonfinite: quantize::nonfinite(q.allow_nonfinite),
                 engine: quantize::engine(wish, dry_run)?,
                 ..plain
             };
