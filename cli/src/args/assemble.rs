@@ -19,6 +19,9 @@ pub struct Assemble {
     /// Put the sha256 of every input shard into the report, however large
     #[arg(long)]
     pub hash_inputs: bool,
+    /// Keep full paths in the report; else folders keep their own name only, and the home folder is `~`
+    #[arg(long)]
+    pub private_paths: bool,
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,

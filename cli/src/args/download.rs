@@ -51,6 +51,9 @@ pub struct Download {
     /// Replace a folder that is there already, whatever it holds, once the new one is complete
     #[arg(long)]
     pub force: bool,
+    /// Keep full paths in the report; else folders keep their own name only, and the home folder is `~`
+    #[arg(long)]
+    pub private_paths: bool,
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,

@@ -21,6 +21,7 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::verify::private::Paths;
 use ::verify::rewrite::{Code, Part, Which};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
@@ -98,12 +99,20 @@ pub struct Rewriting {
     /// Carry over the model's Python files and the `auto_map` that names them (servers need --trust-remote-code then)
     #[arg(long)]
     pub keep_code: bool,
+    /// Keep full paths in the report; else folders keep their own name only, and the home folder is `~`
+    #[arg(long)]
+    pub private_paths: bool,
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,
 }
 
 impl Rewriting {
+    /// What becomes of the machine's paths in the report.
+    pub fn paths(&self) -> Paths {
+        if self.private_paths { Paths::Full } else { Paths::Hidden }
+    }
+
     /// What becomes of the model's code.
     pub fn code(&self) -> Code {
         if self.keep_code { Code::Keep } else { Code::LeaveOut }
@@ -121,6 +130,7 @@ impl Rewriting {
             lock_wait: Duration::from_secs(self.lock_wait.into()),
             inputs,
             command: crate::commands::command_line(),
+            paths: self.paths(),
             hash_inputs: self.hash_inputs,
             remember: None,
         }

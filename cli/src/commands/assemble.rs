@@ -40,6 +40,7 @@ pub fn run(args: &Assemble, global: &Global, output: &Output) -> Result<u8> {
     let rewriting = |of_parts: Rewriting| Rewriting {
         force: false,
         hash_inputs: args.hash_inputs,
+        private_paths: args.private_paths,
         lock_wait: args.lock_wait,
         ..of_parts
     };

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use verify::private::Paths;
 use verify::{Result, Shown};
 
 use crate::args::{Download, Global};
@@ -25,6 +26,7 @@ pub fn run(args: &Download, global: &Global, output: &Output) -> Result<u8> {
         streams: args.streams.into(),
         threads: global.threads(),
         force: args.force,
+        paths: if args.private_paths { Paths::Full } else { Paths::Hidden },
         lock_wait: Duration::from_secs(args.lock_wait.into()),
     };
     if args.dry_run {

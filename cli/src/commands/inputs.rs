@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use verify::private::Paths;
 use verify::report::Report;
 use verify::{Class, Result};
 
@@ -19,6 +20,8 @@ pub struct Inputs<'a> {
     pub out: &'a Path,
     /// With `--dry-run` nothing is downloaded.
     pub dry_run: bool,
+    /// What becomes of the machine's paths in the report of what is fetched.
+    pub paths: Paths,
     /// Fetch Python files too.
     pub keep_code: bool,
     /// How long to wait for another run that writes the same folder.
@@ -80,6 +83,7 @@ impl Inputs<'_> {
             streams: 8,
             threads: self.global.threads(),
             force: false,
+            paths: self.paths,
             lock_wait: self.lock_wait,
         };
         match request.hub {

@@ -7,6 +7,7 @@ use merge::MergeLora;
 use quant::Awq;
 use quant::calibration::data::{Samples, Voice};
 use runner::Wish;
+use verify::private::Paths;
 use verify::rewrite::Rewrite;
 use verify::template::{ChatTemplate, EmbedTemplate};
 use verify::{Error, Result, parsers};
@@ -26,13 +27,17 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
         Error::usage("no output folder").expected("--out DIR, or `out` in the recipe").hint("add --out DIR")
     })?;
     // Looked up first: a misspelt parser must not cost an hour of quantizing.
-    let mut verify =
-        recipe.verify.as_ref().map(|v| verification_of(v, (&out, args.on.wish()))).transpose()?;
+    let mut verify = recipe
+        .verify
+        .as_ref()
+        .map(|v| verification_of(v, (&out, args.on.wish()), args.rewriting.paths()))
+        .transpose()?;
     let mut rewriting = args.rewriting;
     rewriting.keep_code |= recipe.keep_code;
     let lock_wait = Duration::from_secs(args.rewriting.lock_wait.into());
     let keep_code = rewriting.keep_code;
-    let places = Inputs { out: &out, dry_run: args.dry_run, keep_code, lock_wait, global, output };
+    let (dry_run, paths) = (args.dry_run, rewriting.paths());
+    let places = Inputs { out: &out, dry_run, paths, keep_code, lock_wait, global, output };
     let Some((base, adapters)) = local_inputs(&recipe, &places)? else {
         output.text("nothing was fetched (--dry-run); the plan itself needs the files above");
         output.result(0, serde_json::json!({"plan": null}));
@@ -71,6 +76,7 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     };
     let verified = verification::verify(&job, global, output)?;
     done.report.verification = Some(verified.json);
+    done.report.hide(&done.hiding);
     done.report.write(&out)?;
     output.text(&format!("report: {}", out.join("prep-report.json").display()));
     let code = u8::from(!verified.pass);
@@ -106,7 +112,11 @@ fn baseline_of(v: &Verify, places: &Inputs) -> Result<Option<Baseline>> {
     })
 }
 
-fn verification_of<'a>(v: &Verify, (out, wish): (&'a Path, Wish)) -> Result<verification::Job<'a>> {
+fn verification_of<'a>(
+    v: &Verify,
+    (out, wish): (&'a Path, Wish),
+    paths: Paths,
+) -> Result<verification::Job<'a>> {
     v.check()?;
     verification::check_reports(&v.report, out)?;
     let drawn = v.sampling()?;
@@ -122,7 +132,7 @@ fn verification_of<'a>(v: &Verify, (out, wish): (&'a Path, Wish)) -> Result<veri
             sampling: verification::drawn(&drawn, true)?,
             runs: drawn.repeat as usize,
         },
-        reports: v.report.clone(),
+        reports: verification::Reports { files: v.report.clone(), hiding: paths.hiding([out]) },
         baseline: None,
         wish,
     })

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use verify::checkpoint::folder::{REPORT, SUMS, WORK};
 use verify::checkpoint::list_some;
+use verify::private::Paths;
 use verify::report::{FileLine, Report, StageReport};
 use verify::rewrite::Lock;
 use verify::write::{free_space, remove_tree, write_file};
@@ -33,6 +34,8 @@ pub struct Options<'a> {
     pub threads: usize,
     /// Replace what is there, whatever it is.
     pub force: bool,
+    /// What becomes of the machine's paths in the report.
+    pub paths: Paths,
     /// How long to wait for another run on the same folder.
     pub lock_wait: Duration,
 }
@@ -331,6 +334,7 @@ impl Run<'_> {
             decisions: Vec::new(),
             details: json!({"plan": plan.json(), "fetched": fetched, "replaced": replaced}),
         }];
+        report.hide(&self.options.paths.hiding([self.out]));
         report.write(build)
     }
 }

@@ -19,6 +19,7 @@ use crate::checkpoint::{TensorReader, list_some};
 use crate::checksum;
 use crate::error::{Class, Error, Result};
 use crate::names::{Digest, FileName, Shown};
+use crate::private::{Hiding, Paths};
 use crate::progress::Progress;
 use crate::report::{CHANGED, FileLine, Report};
 use crate::write::{ShardWriter, free_space, remove_tree, write_file};
@@ -94,6 +95,8 @@ pub struct Options {
     pub inputs: Vec<PathBuf>,
     /// The command as it was given, for the report.
     pub command: String,
+    /// What becomes of the machine's paths in the report.
+    pub paths: Paths,
     /// Hash every input shard for the report, however large.
     pub hash_inputs: bool,
     /// What a part leaves in [`COMMAND`], so that the folder can be assembled without repeating options.
@@ -112,6 +115,7 @@ impl Default for Options {
             lock_wait: Duration::ZERO,
             inputs: Vec::new(),
             command: String::new(),
+            paths: Paths::default(),
             hash_inputs: false,
             remember: None,
         }
@@ -129,6 +133,8 @@ pub struct Finished {
     pub resumed: usize,
     /// True where the folder was complete already and nothing was written.
     pub already: bool,
+    /// What is hidden in the report, also in what is added to it later.
+    pub hiding: Hiding,
 }
 
 /// Runs `plan` into `out`. Runs that were interrupted are continued; but for a [`Which::Part`] the
@@ -146,12 +152,13 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     }
     let mut inputs = options.inputs.clone();
     inputs.push(plan.base.dir().to_path_buf());
+    let hiding = options.paths.hiding(inputs.iter().map(PathBuf::as_path).chain([out]));
     let (target, locks) = loop {
         if options.existing == Existing::Continue
             && let Some(report) = finished_before(plan, out)?
         {
             let resumed = plan.shards.len();
-            return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true });
+            return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true, hiding });
         }
         let target = Target::prepare(out, &inputs, options.existing)?;
         match Locks::take(&target, part, options.lock_wait.saturating_sub(started.elapsed())) {
@@ -196,13 +203,14 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     plan.base.unchanged()?;
     let mut report = finish::report(plan, &journal.done, &inputs, options)?;
     report.seconds = started.elapsed().as_secs_f64();
+    report.hide(&hiding);
     if part.is_some() {
-        return Ok(Finished { out: out.to_path_buf(), report, resumed, already: false });
+        return Ok(Finished { out: out.to_path_buf(), report, resumed, already: false, hiding });
     }
     finish::write_rest(plan, &target.build, &journal.done, &mut report)?;
     target.complete()?;
     drop(locks);
-    Ok(Finished { out: out.to_path_buf(), report, resumed, already: false })
+    Ok(Finished { out: out.to_path_buf(), report, resumed, already: false, hiding })
 }
 
 /// The report of `out` where a run of this very plan completed it (it may have been killed before it could
