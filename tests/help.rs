@@ -65,6 +65,7 @@ fn options_are_offered_where_they_do_something() {
         offering("--private-paths"),
         ["run", "download", "merge-lora", "quantize", "assemble", "verify"]
     );
+    assert_eq!(offering("--no-lock"), ["run", "download", "merge-lora", "quantize", "assemble"]);
     assert_eq!(offering("--lock-wait"), ["run", "download", "merge-lora", "quantize", "assemble"]);
     assert_eq!(offering("--json").len(), COMMANDS.len());
     prep(["inspect", "x", "--force"]).exits(2);

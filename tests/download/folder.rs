@@ -50,6 +50,17 @@ fn python_files_come_with_keep_code_only() {
 }
 
 #[test]
+fn download_without_locks_goes_on_and_says_what_it_lacks() {
+    let (hub, _dir, out) = tiny();
+    std::fs::create_dir_all(out.join(".prep")).unwrap();
+    let lock = std::fs::File::create(out.join(".prep/lock")).unwrap();
+    lock.lock().unwrap();
+    into(&hub, &out).exits(75);
+    run(download(&hub, args!["--out", out, "--no-lock"])).succeeds().says("no lock was taken");
+    assert_whole(&out);
+}
+
+#[test]
 fn dry_run_lists_sizes_and_reasons_and_fetches_nothing() {
     let (hub, _dir, out) = tiny();
     hub.put("pytorch_model.bin", vec![1]);

@@ -57,6 +57,9 @@ pub struct Download {
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,
+    /// Take no lock, on a disk that has none: nothing keeps another run out of the folder then
+    #[arg(long, conflicts_with = "lock_wait")]
+    pub no_lock: bool,
 }
 
 /// Hubs that models are fetched from.

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::verify::private::Paths;
-use ::verify::rewrite::{Code, Part, Which};
+use ::verify::rewrite::{Code, Locking, Part, Which};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 pub use assemble::Assemble;
@@ -105,9 +105,17 @@ pub struct Rewriting {
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,
+    /// Take no lock, on a disk that has none: nothing keeps another run out of the folder then
+    #[arg(long, conflicts_with = "lock_wait")]
+    pub no_lock: bool,
 }
 
 impl Rewriting {
+    /// Whether runs keep one another out.
+    pub fn locking(&self) -> Locking {
+        if self.no_lock { Locking::Skip } else { Locking::Take }
+    }
+
     /// What becomes of the machine's paths in the report.
     pub fn paths(&self) -> Paths {
         if self.private_paths { Paths::Full } else { Paths::Hidden }
@@ -128,6 +136,7 @@ impl Rewriting {
                 false => ::verify::rewrite::Existing::Continue,
             },
             lock_wait: Duration::from_secs(self.lock_wait.into()),
+            locking: self.locking(),
             inputs,
             command: crate::commands::command_line(),
             paths: self.paths(),

@@ -42,6 +42,7 @@ pub fn run(args: &Assemble, global: &Global, output: &Output) -> Result<u8> {
         hash_inputs: args.hash_inputs,
         private_paths: args.private_paths,
         lock_wait: args.lock_wait,
+        no_lock: args.no_lock,
         ..of_parts
     };
     match command {

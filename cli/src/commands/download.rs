@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use verify::private::Paths;
+use verify::rewrite::Locking;
 use verify::{Result, Shown};
 
 use crate::args::{Download, Global};
@@ -28,6 +29,7 @@ pub fn run(args: &Download, global: &Global, output: &Output) -> Result<u8> {
         force: args.force,
         paths: if args.private_paths { Paths::Full } else { Paths::Hidden },
         lock_wait: Duration::from_secs(args.lock_wait.into()),
+        locking: if args.no_lock { Locking::Skip } else { Locking::Take },
     };
     if args.dry_run {
         return dry_run(args, &request, &options, &console, output);

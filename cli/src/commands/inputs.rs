@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use verify::private::Paths;
 use verify::report::Report;
+use verify::rewrite::Locking;
 use verify::{Class, Result};
 
 use super::download::{print_plan, say};
@@ -26,6 +27,8 @@ pub struct Inputs<'a> {
     pub keep_code: bool,
     /// How long to wait for another run that writes the same folder.
     pub lock_wait: Duration,
+    /// Whether runs on the same folder keep one another out.
+    pub locking: Locking,
     /// Options of every command.
     pub global: &'a Global,
     /// Where is told what was downloaded.
@@ -85,6 +88,7 @@ impl Inputs<'_> {
             force: false,
             paths: self.paths,
             lock_wait: self.lock_wait,
+            locking: self.locking,
         };
         match request.hub {
             Hub::Hf => into_cache(request, &options, console),

@@ -35,9 +35,16 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     let mut rewriting = args.rewriting;
     rewriting.keep_code |= recipe.keep_code;
     let lock_wait = Duration::from_secs(args.rewriting.lock_wait.into());
-    let keep_code = rewriting.keep_code;
-    let (dry_run, paths) = (args.dry_run, rewriting.paths());
-    let places = Inputs { out: &out, dry_run, paths, keep_code, lock_wait, global, output };
+    let places = Inputs {
+        out: &out,
+        dry_run: args.dry_run,
+        paths: rewriting.paths(),
+        keep_code: rewriting.keep_code,
+        lock_wait,
+        locking: rewriting.locking(),
+        global,
+        output,
+    };
     let Some((base, adapters)) = local_inputs(&recipe, &places)? else {
         output.text("nothing was fetched (--dry-run); the plan itself needs the files above");
         output.result(0, serde_json::json!({"plan": null}));

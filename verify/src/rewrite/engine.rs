@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::chain::{Notes, StageReader};
 use super::finish;
 use super::journal::{self, Journal, ShardLine, Sums};
-use super::lock::Lock;
+use super::lock::{Lock, Locking};
 use super::pipeline::ordered;
 use super::plan::{OutputPlan, ShardPlan};
 use super::stage::{Note, Preparation};
@@ -91,6 +91,8 @@ pub struct Options {
     pub which: Which,
     /// How long to wait for another run on the same folder.
     pub lock_wait: Duration,
+    /// Whether runs on the same folder keep one another out.
+    pub locking: Locking,
     /// Other input folders, which the output must not touch.
     pub inputs: Vec<PathBuf>,
     /// The command as it was given, for the report.
@@ -113,6 +115,7 @@ impl Default for Options {
             existing: Existing::Continue,
             which: Which::All,
             lock_wait: Duration::ZERO,
+            locking: Locking::default(),
             inputs: Vec::new(),
             command: String::new(),
             paths: Paths::default(),
@@ -161,7 +164,8 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
             return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true, hiding });
         }
         let target = Target::prepare(out, &inputs, options.existing)?;
-        match Locks::take(&target, part, options.lock_wait.saturating_sub(started.elapsed())) {
+        let wait = options.lock_wait.saturating_sub(started.elapsed());
+        match Locks::take(&target, part, (options.locking, wait)) {
             Ok(locks) => break (target, locks),
             // The lock goes with the folder's journal when its holder completes the folder: look again.
             Err(e) if e.class() == Class::Locked && started.elapsed() < options.lock_wait => continue,
@@ -203,6 +207,7 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     plan.base.unchanged()?;
     let mut report = finish::report(plan, &journal.done, &inputs, options)?;
     report.seconds = started.elapsed().as_secs_f64();
+    report.warnings.extend(options.locking.warning());
     report.hide(&hiding);
     if part.is_some() {
         return Ok(Finished { out: out.to_path_buf(), report, resumed, already: false, hiding });
@@ -235,25 +240,25 @@ fn finished_before(plan: &OutputPlan, out: &Path) -> Result<Option<Report>> {
 
 /// A whole run excludes every other; parts exclude whole runs and themselves.
 struct Locks {
-    _held: Vec<Lock>,
+    _held: Vec<Option<Lock>>,
 }
 
 impl Locks {
-    fn take(target: &Target, part: Option<Part>, wait: Duration) -> Result<Self> {
+    fn take(target: &Target, part: Option<Part>, (how, wait): (Locking, Duration)) -> Result<Self> {
         let work = target.build.join(WORK);
         let whole = work.join("lock");
         let held = match part {
             None => {
-                let mut held = vec![Lock::take(&whole, wait)?];
+                let mut held = vec![how.take(&whole, wait)?];
                 // A run without --force may be writing the folder that this one will replace.
                 if let Some(work) = target.busy() {
-                    held.push(Lock::take(&work.join("lock"), wait)?);
+                    held.push(how.take(&work.join("lock"), wait)?);
                 }
                 held
             }
             Some(p) => {
                 let own = work.join(format!("lock-{}-of-{}", p.index, p.count));
-                vec![Lock::share(&whole, wait)?, Lock::take(&own, wait)?]
+                vec![how.share(&whole, wait)?, how.take(&own, wait)?]
             }
         };
         Ok(Locks { _held: held })

@@ -27,7 +27,7 @@ mod view;
 pub use code::Code;
 pub use engine::{COMMAND, Finished, Options, Part, Which, run};
 pub use journal::Sums;
-pub use lock::Lock;
+pub use lock::{Lock, Locking};
 pub use plan::{OutputPlan, ShardPlan};
 pub use stage::{
     Applied, Built, Decision, Dropped, InputFile, Note, Preparation, Rewrite, Stage, StageBuilder, Unit,

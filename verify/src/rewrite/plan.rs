@@ -94,8 +94,8 @@ impl OutputPlan {
             view.files.iter().map(|f| Ok((f.name.clone(), f.content.digest()?))).collect::<Result<_>>()?;
         if code == Code::Keep {
             // The other files of the source were held to its sums above.
-            let code = files.iter().filter(|(name, _)| name.as_str().ends_with(".py"));
-            code.map(|(name, digest)| check_sum(&source_sums, name, *digest)).collect::<Result<()>>()?;
+            let mut code = files.iter().filter(|(name, _)| name.as_str().ends_with(".py"));
+            code.try_for_each(|(name, digest)| check_sum(&source_sums, name, *digest))?;
         }
         let identity = identity(&base, &stages, &shards, (&view, &files));
         Ok(OutputPlan { base, stages, output: view, shards, identity, source_sums, files, warnings })
