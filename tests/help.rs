@@ -60,6 +60,12 @@ fn options_are_offered_where_they_do_something() {
     };
     assert_eq!(offering("--force"), ["run", "download", "merge-lora", "quantize", "checksum"]);
     assert_eq!(offering("--hash-inputs"), ["run", "merge-lora", "quantize", "assemble"]);
+    assert_eq!(offering("--keep-code"), ["run", "download", "merge-lora", "quantize"]);
+    assert_eq!(
+        offering("--private-paths"),
+        ["run", "download", "merge-lora", "quantize", "assemble", "verify"]
+    );
+    assert_eq!(offering("--no-lock"), ["run", "download", "merge-lora", "quantize", "assemble"]);
     assert_eq!(offering("--lock-wait"), ["run", "download", "merge-lora", "quantize", "assemble"]);
     assert_eq!(offering("--json").len(), COMMANDS.len());
     prep(["inspect", "x", "--force"]).exits(2);

@@ -66,19 +66,182 @@ fn unknown_model_type() {
         .says("mamba9");
 }
 
+/// Puts a number that is none into row 0, column 10 of each of these tensors.
+fn poison(model: &Path, names: &[&str]) {
+    // A folder that prep made says what its bytes were.
+    let _ = std::fs::remove_file(model.join("SHA256SUMS"));
+    rewrite(&model.join("model.safetensors"), |b| {
+        let head = u64::from_le_bytes(b[..8].try_into().unwrap()) as usize;
+        let json: serde_json::Value = serde_json::from_slice(&b[8..8 + head]).unwrap();
+        for (name, value) in names.iter().zip([0x7fc0u16, 0xff80].iter().cycle()) {
+            let at = 8 + head + json[name]["data_offsets"][0].as_u64().unwrap() as usize;
+            // NaN and minus infinity in bf16.
+            b[at + 20..at + 22].copy_from_slice(&value.to_le_bytes());
+        }
+    });
+}
+
 #[test]
 fn not_a_number_in_a_weight() {
     let name = "model.layers.2.mlp.experts.3.up_proj.weight";
-    let spoil = |m: &Path| {
-        rewrite(&m.join("model.safetensors"), |b| {
-            let head = u64::from_le_bytes(b[..8].try_into().unwrap()) as usize;
-            let json: serde_json::Value = serde_json::from_slice(&b[8..8 + head]).unwrap();
-            let at = 8 + head + json[name]["data_offsets"][0].as_u64().unwrap() as usize;
-            // 0x7fc0 is not a number in bf16.
-            b[at + 20..at + 22].copy_from_slice(&0x7fc0u16.to_le_bytes());
-        })
+    quantized(|m| poison(m, &[name])).exits(3).says(name).says("--allow-nonfinite");
+}
+
+#[test]
+fn weights_that_are_not_finite_are_copied_with_all_they_are_fused_with() {
+    use verify::checkpoint::{Checkpoint, TensorReader};
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "model");
+    let (expert, key) = ("model.layers.2.mlp.experts.3.up_proj", "model.layers.1.self_attn.k_proj");
+    poison(&model, &[&format!("{expert}.weight"), &format!("{key}.weight")]);
+    let recipe = dir.join("r.toml");
+    std::fs::write(&recipe, "base = 'model'\n[quantize]\nformat = 'fp8'\nallow_nonfinite = true\n").unwrap();
+    let base = Checkpoint::open(&model).unwrap();
+    let kept = |name: &str| {
+        name.starts_with("model.layers.2.mlp.experts.")
+            || (name.starts_with("model.layers.1.self_attn.")
+                && ["q_proj", "k_proj", "v_proj"].iter().any(|p| name.contains(p)))
     };
-    quantized(spoil).exits(3).says(name);
+    for (n, job) in [
+        args!["quantize", model, "--fp8", "--scheme", "channel", "--allow-nonfinite"].to_vec(),
+        args!["quantize", model, "--fp8", "--scheme", "tensor", "--allow-nonfinite"].to_vec(),
+        args!["run", recipe, "--set", "quantize.scheme=channel"].to_vec(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = dir.join(&format!("out{n}"));
+        prep(job.into_iter().chain(args!["--out", out]))
+            .succeeds()
+            .says(&format!("`model.layers.2.mlp.experts` is copied as it is: NaN or infinity in `{expert}` at [0, 10]"))
+            .says(&format!("`model.layers.1.self_attn.qkv_proj` is copied as it is: NaN or infinity in `{key}` at [0, 10]"));
+        let made = Checkpoint::open(&out).unwrap();
+        let mut copied = 0;
+        for t in base.index().tensors().iter().filter(|t| kept(&t.spec.name)) {
+            assert_eq!(made.read(&t.spec.name).unwrap(), base.read(&t.spec.name).unwrap(), "{}", t.spec.name);
+            copied += 1;
+        }
+        assert!(copied > 6);
+        assert!(
+            made.index().tensors().iter().all(|t| !kept(&t.spec.name) || t.spec.name.ends_with(".weight"))
+        );
+        let other = made.index().get("model.layers.0.self_attn.k_proj.weight").unwrap();
+        assert_eq!(other.spec.dtype, verify::Dtype::F8_E4M3);
+        let skipped = made.config().value()["quantization_config"]["ignore"].to_string();
+        for name in [expert, key, "model.layers.1.self_attn.q_proj", "model.layers.2.mlp.experts.0.down_proj"]
+        {
+            assert!(skipped.contains(&format!("\"{name}\"")), "{name} in {skipped}");
+        }
+    }
+    // What nothing is wrong with comes out as without the flag.
+    let (with, without) = (dir.join("with"), dir.join("without"));
+    prep(args!["quantize", tiny_merged(), "--out", with, "--fp8", "--allow-nonfinite"]).succeeds();
+    prep(args!["quantize", tiny_merged(), "--out", without, "--fp8"]).succeeds();
+    assert_eq!(crate::support::files(&with), crate::support::files(&without));
+}
+
+#[test]
+fn weights_that_are_not_finite_cannot_be_calibrated() {
+    let dir = Dir::new();
+    let model = dir.copy_of(tiny_merged(), "model");
+    let name = "model.layers.1.self_attn.q_proj";
+    poison(&model, &[&format!("{name}.weight")]);
+    let out = dir.join("out");
+    for how in [&["--awq"][..], &["--fp8", "--kv-cache"], &["--fp8", "--static-activations"]] {
+        let how = how.iter().map(std::ffi::OsString::from);
+        let small =
+            args!["quantize", model, "--out", out, "--allow-nonfinite", "--samples", "4", "--seq-len", "32"];
+        prep(small.into_iter().chain(how)).exits(3).says("cannot be calibrated").says(name);
+        assert!(!out.exists());
+    }
+}
+
+/// The tiny base with code of its own, named by config.json and tokenizer_config.json.
+fn model_with_code(dir: &Dir) -> std::path::PathBuf {
+    let model = dir.copy_of(&fixture("models/qwen3-moe/base"), "model");
+    for name in ["modeling_x.py", "configuration_x.py", "notes.py"] {
+        std::fs::write(model.join(name), format!("# {name}\n")).unwrap();
+    }
+    for (file, map) in [
+        (
+            "config.json",
+            serde_json::json!({"AutoModel": "modeling_x.Model", "AutoConfig": "configuration_x.C"}),
+        ),
+        ("tokenizer_config.json", serde_json::json!({"AutoTokenizer": ["tokenization_x.T", null]})),
+    ] {
+        rewrite(&model.join(file), |b| {
+            let mut json: serde_json::Value = serde_json::from_slice(b).unwrap();
+            json["auto_map"] = map.clone();
+            *b = json.to_string().into_bytes();
+        });
+    }
+    model
+}
+
+#[test]
+fn code_stays_behind_together_with_what_names_it() {
+    let dir = Dir::new();
+    let model = model_with_code(&dir);
+    let adapter = fixture("models/qwen3-moe/adapter");
+    let recipe = dir.join("r.toml");
+    std::fs::write(&recipe, "base = 'model'\n").unwrap();
+    for (n, job) in [
+        args!["quantize", model, "--fp8"].to_vec(),
+        args!["merge-lora", "--base", model, "--adapter", adapter].to_vec(),
+        args!["run", recipe].to_vec(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = dir.join(&format!("out{n}"));
+        let with = |more: &[&str]| {
+            job.iter()
+                .cloned()
+                .chain(args!["--out", out])
+                .chain(more.iter().map(Into::into))
+                .collect::<Vec<_>>()
+        };
+        prep(with(&["--dry-run"])).succeeds().says("code is not carried over").says("`auto_map` is left out");
+        prep(with(&[])).succeeds().says("modeling_x.py").says("--keep-code");
+        let files = crate::support::files(&out);
+        assert!(!files.keys().any(|name| name.ends_with(".py")), "{:?}", files.keys());
+        for name in ["config.json", "tokenizer_config.json"] {
+            assert!(!String::from_utf8_lossy(&files[name]).contains("auto_map"), "{name} of {n}");
+        }
+        let report = std::fs::read_to_string(out.join("prep-report.json")).unwrap();
+        assert!(report.contains("`auto_map` is left out of config.json"), "{report}");
+        prep(args!["checksum", out, "--check"]).succeeds();
+    }
+}
+
+#[test]
+fn code_is_kept_where_it_is_asked_for_with_a_warning() {
+    let dir = Dir::new();
+    let model = model_with_code(&dir);
+    let recipe = dir.join("r.toml");
+    std::fs::write(&recipe, "base = 'model'\nkeep_code = true\n").unwrap();
+    let (quantized, ran, parts) = (dir.join("quantized"), dir.join("ran"), dir.join("parts"));
+    prep(args!["quantize", model, "--out", quantized, "--fp8", "--keep-code"]).succeeds();
+    prep(args!["run", recipe, "--out", ran]).succeeds();
+    prep(args!["quantize", model, "--out", parts, "--fp8", "--keep-code", "--part", "1/1"]).succeeds();
+    prep(args!["assemble", parts]).succeeds();
+    for out in [&quantized, &ran, &parts] {
+        for name in ["modeling_x.py", "configuration_x.py", "notes.py"] {
+            assert_eq!(std::fs::read(out.join(name)).unwrap(), std::fs::read(model.join(name)).unwrap());
+        }
+        let config = std::fs::read_to_string(out.join("config.json")).unwrap();
+        assert!(config.contains("modeling_x.Model"));
+        let report = std::fs::read_to_string(out.join("prep-report.json")).unwrap();
+        assert!(report.contains("--trust-remote-code") && report.contains("tokenization_x.py"), "{report}");
+        prep(args!["checksum", out, "--check"]).succeeds();
+    }
+    // Another plan: the two are not the same folder.
+    prep(args!["quantize", model, "--out", quantized, "--fp8"]).exits(2);
+    // A link out of the folder is not followed, whatever it is called.
+    std::fs::write(dir.join("secret"), "x").unwrap();
+    std::os::unix::fs::symlink(dir.join("secret"), model.join("secret.py")).unwrap();
+    let out = dir.join("linked");
+    prep(args!["quantize", model, "--out", out, "--fp8", "--keep-code"]).exits(3).says("leaves its folder");
 }
 
 #[test]

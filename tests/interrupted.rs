@@ -113,6 +113,24 @@ fn second_run_on_the_same_folder_exits_75_or_waits() {
 }
 
 #[test]
+fn a_run_without_locks_goes_on_and_says_what_it_lacks() {
+    let dir = Dir::new();
+    let (out, model) = (dir.join("out"), fixture("models/qwen3-moe/base"));
+    std::fs::create_dir_all(out.join(".prep")).unwrap();
+    let lock = std::fs::File::create(out.join(".prep/lock")).unwrap();
+    lock.lock().unwrap();
+    let run = |more: &[&str]| {
+        let job = args!["quantize", model, "--out", out, "--fp8"];
+        prep(job.into_iter().chain(more.iter().map(Into::into)))
+    };
+    run(&[]).exits(75);
+    run(&["--no-lock", "--lock-wait", "1"]).exits(2);
+    run(&["--no-lock"]).succeeds().says("no lock was taken");
+    let report = std::fs::read_to_string(out.join("prep-report.json")).unwrap();
+    assert!(report.contains("no lock was taken"), "{report}");
+}
+
+#[test]
 fn full_disk_exits_5_and_leaves_nothing_that_looks_finished() {
     let dir = Dir::new();
     let out = dir.join("out");

@@ -27,6 +27,7 @@ mod interrupted;
 mod main_job;
 mod packaging;
 mod parse;
+mod private;
 mod recipes;
 mod scales;
 mod schemas;

@@ -18,6 +18,9 @@ pub struct Recipe {
     pub base: Model,
     /// Folder of the result; `--out` wins.
     pub out: Option<PathBuf>,
+    /// Carry over the base's Python files, and the `auto_map` that names them.
+    #[serde(default)]
+    pub keep_code: bool,
     /// Adapters to merge, in order.
     #[serde(default)]
     pub adapter: Vec<Adapter>,
@@ -102,6 +105,9 @@ pub struct Quantize {
     /// Modules that stay in 16 bit.
     #[serde(default)]
     pub ignore: Vec<String>,
+    /// Copy modules that hold NaN or infinity as they are.
+    #[serde(default)]
+    pub allow_nonfinite: bool,
 }
 
 impl Quantize {

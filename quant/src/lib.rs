@@ -9,6 +9,7 @@
 pub mod awq;
 pub mod calibration;
 pub mod fp8;
+mod nonfinite;
 mod pattern;
 mod ranges;
 pub mod report;
@@ -18,5 +19,6 @@ mod shards;
 pub use awq::Awq;
 pub use calibration::Experts;
 pub use fp8::{Coder, Fp8, Scheme, Tails};
+pub use nonfinite::NonFinite;
 pub use pattern::Pattern;
 pub use ranges::{Activations, KvCache};

@@ -33,6 +33,34 @@ fn model_arrives_whole_with_sums_and_a_report_that_names_the_commit() {
 }
 
 #[test]
+fn python_files_come_with_keep_code_only() {
+    let (hub, dir, out) = tiny();
+    hub.put("modeling_x.py", b"x = 1\n".to_vec());
+    hub.put("run.sh", vec![1]);
+    let said = run(download(&hub, args!["--out", out])).succeeds();
+    said.says("code is not fetched").says("--keep-code");
+    assert!(!out.join("modeling_x.py").exists());
+    run(download(&hub, args!["--out", dir.join("a"), "--include", "*.py"])).exits(3).says("--keep-code");
+    let kept = dir.join("kept");
+    let plan = run(download(&hub, args!["--out", kept, "--keep-code", "--dry-run", "--json"])).succeeds();
+    valid("download", &plan.json());
+    run(download(&hub, args!["--out", kept, "--keep-code"])).succeeds().says("--trust-remote-code");
+    assert!(kept.join("modeling_x.py").exists() && !kept.join("run.sh").exists());
+    crate::support::prep(args!["checksum", kept, "--check"]).succeeds();
+}
+
+#[test]
+fn download_without_locks_goes_on_and_says_what_it_lacks() {
+    let (hub, _dir, out) = tiny();
+    std::fs::create_dir_all(out.join(".prep")).unwrap();
+    let lock = std::fs::File::create(out.join(".prep/lock")).unwrap();
+    lock.lock().unwrap();
+    into(&hub, &out).exits(75);
+    run(download(&hub, args!["--out", out, "--no-lock"])).succeeds().says("no lock was taken");
+    assert_whole(&out);
+}
+
+#[test]
 fn dry_run_lists_sizes_and_reasons_and_fetches_nothing() {
     let (hub, _dir, out) = tiny();
     hub.put("pytorch_model.bin", vec![1]);

@@ -24,6 +24,7 @@ pub mod json_edit;
 pub mod loadable;
 pub mod names;
 pub mod parsers;
+pub mod private;
 pub mod progress;
 pub mod report;
 pub mod rewrite;

@@ -12,6 +12,7 @@ use crate::checkpoint::folder::{REPORT, SUMS};
 use crate::checksum;
 use crate::error::{Error, Result};
 use crate::names::{Digest, FileName};
+use crate::private::Hiding;
 use crate::rewrite::{Decision, Dropped};
 use crate::write::write_file;
 
@@ -20,7 +21,7 @@ use crate::write::write_file;
 pub struct Report {
     /// Version of `prep`.
     pub prep: String,
-    /// The command as it was given.
+    /// The command as it was given, but for paths of the machine.
     pub command: String,
     /// When it was finished, RFC 3339, UTC.
     pub finished: String,
@@ -110,6 +111,21 @@ impl Report {
             warnings: Vec::new(),
             verification: None,
         }
+    }
+
+    /// Hides the paths of the machine in all that is told; names of files have none.
+    pub fn hide(&mut self, hiding: &Hiding) {
+        let text = |t: &mut String| *t = hiding.text(t);
+        text(&mut self.command);
+        self.warnings.iter_mut().for_each(text);
+        self.inputs.iter_mut().chain(&mut self.outputs).for_each(|f| text(&mut f.origin));
+        for stage in &mut self.stages {
+            stage.dropped.iter_mut().for_each(|d| text(&mut d.reason));
+            stage.decisions.iter_mut().for_each(|d| text(&mut d.reason));
+            hiding.value(&mut stage.options);
+            hiding.value(&mut stage.details);
+        }
+        self.verification.iter_mut().for_each(|v| hiding.value(v));
     }
 
     /// The report of a finished folder; `None` where there is none that this version wrote.

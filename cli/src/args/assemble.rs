@@ -19,7 +19,13 @@ pub struct Assemble {
     /// Put the sha256 of every input shard into the report, however large
     #[arg(long)]
     pub hash_inputs: bool,
+    /// Keep full paths in the report; else folders keep their own name only, and the home folder is `~`
+    #[arg(long)]
+    pub private_paths: bool,
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,
+    /// Take no lock, on a disk that has none: nothing keeps another run out of the folder then
+    #[arg(long, conflicts_with = "lock_wait")]
+    pub no_lock: bool,
 }

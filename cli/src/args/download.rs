@@ -33,6 +33,9 @@ pub struct Download {
     /// Leave out files that match; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// Fetch the model's Python files too (servers need --trust-remote-code to use them)
+    #[arg(long)]
+    pub keep_code: bool,
     /// List what would be fetched, with sizes, and stop
     #[arg(long)]
     pub dry_run: bool,
@@ -48,9 +51,15 @@ pub struct Download {
     /// Replace a folder that is there already, whatever it holds, once the new one is complete
     #[arg(long)]
     pub force: bool,
+    /// Keep full paths in the report; else folders keep their own name only, and the home folder is `~`
+    #[arg(long)]
+    pub private_paths: bool,
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,
+    /// Take no lock, on a disk that has none: nothing keeps another run out of the folder then
+    #[arg(long, conflicts_with = "lock_wait")]
+    pub no_lock: bool,
 }
 
 /// Hubs that models are fetched from.

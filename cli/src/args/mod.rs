@@ -21,7 +21,8 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ::verify::rewrite::{Part, Which};
+use ::verify::private::Paths;
+use ::verify::rewrite::{Code, Locking, Part, Which};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 pub use assemble::Assemble;
@@ -95,12 +96,36 @@ pub struct Rewriting {
     /// Put the sha256 of every input shard into the report, however large (it takes as long as the rewrite)
     #[arg(long)]
     pub hash_inputs: bool,
+    /// Carry over the model's Python files and the `auto_map` that names them (servers need --trust-remote-code then)
+    #[arg(long)]
+    pub keep_code: bool,
+    /// Keep full paths in the report; else folders keep their own name only, and the home folder is `~`
+    #[arg(long)]
+    pub private_paths: bool,
     /// Wait so many seconds for another run that writes the same folder
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub lock_wait: u32,
+    /// Take no lock, on a disk that has none: nothing keeps another run out of the folder then
+    #[arg(long, conflicts_with = "lock_wait")]
+    pub no_lock: bool,
 }
 
 impl Rewriting {
+    /// Whether runs keep one another out.
+    pub fn locking(&self) -> Locking {
+        if self.no_lock { Locking::Skip } else { Locking::Take }
+    }
+
+    /// What becomes of the machine's paths in the report.
+    pub fn paths(&self) -> Paths {
+        if self.private_paths { Paths::Full } else { Paths::Hidden }
+    }
+
+    /// What becomes of the model's code.
+    pub fn code(&self) -> Code {
+        if self.keep_code { Code::Keep } else { Code::LeaveOut }
+    }
+
     /// How the engine is to run.
     pub fn options(&self, which: Which, inputs: Vec<PathBuf>, global: &Global) -> ::verify::rewrite::Options {
         ::verify::rewrite::Options {
@@ -111,8 +136,10 @@ impl Rewriting {
                 false => ::verify::rewrite::Existing::Continue,
             },
             lock_wait: Duration::from_secs(self.lock_wait.into()),
+            locking: self.locking(),
             inputs,
             command: crate::commands::command_line(),
+            paths: self.paths(),
             hash_inputs: self.hash_inputs,
             remember: None,
         }

@@ -37,6 +37,10 @@ pub struct Quantize {
     /// Leave modules in 16 bit: a glob, or `re:` and a regular expression; may be repeated
     #[arg(long, value_name = "PATTERN")]
     pub ignore: Vec<String>,
+    /// Copy modules that hold NaN or infinity as they are, with all they are fused with, and warn (reads all weights
+    /// once more)
+    #[arg(long)]
+    pub allow_nonfinite: bool,
     /// Take an FP8 model as the source: back to 16 bit first, then as asked for
     #[arg(long)]
     pub from_quantized: bool,

@@ -15,11 +15,12 @@ use super::{OnDevice, Rewriting};
 Keys of a recipe (paths are relative to it):
   base = \"DIR\"                 out = \"DIR\"
   base = \"hf:Qwen/Qwen3-0.6B@COMMIT\", also modelscope:OWNER/NAME@REVISION: downloaded, or found and verified
+  keep_code = true              carry over the base's Python files and `auto_map` (as --keep-code)
   [[adapter]]   path = \"DIR\"   weight = 1.0
   [quantize]    format = \"fp8\" scheme = \"block\"   ignore = [\"model.layers.0.*\"]
                 format = \"fp8\" static_activations = true
                 format = \"awq\" group_size = 128  symmetric = false  packing = \"compressed-tensors\"
-                kv_cache = \"fp8\" (with either format)
+                kv_cache = \"fp8\", allow_nonfinite = true (with either format)
                 what calibrates (awq, static_activations, kv_cache) also takes
                 calibration = \"FILE.jsonl\"  samples = 128  seq_len = 512  experts = \"all\"
   [template]    from = \"FILE or DIR\"

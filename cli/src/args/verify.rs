@@ -50,6 +50,9 @@ pub struct Verify {
     /// Write a report: a page (.html), JSON (.json) or JUnit (.xml); may be repeated
     #[arg(long, value_name = "FILE")]
     pub report: Vec<PathBuf>,
+    /// Keep full paths in reports; else folders keep their own name only, and the home folder is `~`
+    #[arg(long)]
+    pub private_paths: bool,
     #[command(flatten)]
     pub on: OnDevice,
     #[command(flatten)]

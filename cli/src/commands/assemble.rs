@@ -36,14 +36,22 @@ pub fn run(args: &Assemble, global: &Global, output: &Output) -> Result<u8> {
     std::env::set_current_dir(&told.folder).map_err(|e| Error::io("read", &told.folder, &e))?;
     let command = Args::try_parse_from(&told.args).map_err(|e| damaged(e.to_string()))?.command;
     let parts = Parts { part: None, finish: true };
-    let rewriting = Rewriting { force: false, hash_inputs: args.hash_inputs, lock_wait: args.lock_wait };
+    // What decides the plan is the parts'; the rest is asked for here.
+    let rewriting = |of_parts: Rewriting| Rewriting {
+        force: false,
+        hash_inputs: args.hash_inputs,
+        private_paths: args.private_paths,
+        lock_wait: args.lock_wait,
+        no_lock: args.no_lock,
+        ..of_parts
+    };
     match command {
         Command::Quantize(mut a) => {
-            (a.parts, a.rewriting, a.out) = (parts, rewriting, out);
+            (a.parts, a.rewriting, a.out) = (parts, rewriting(a.rewriting), out);
             quantize::run(&a, global, output)
         }
         Command::MergeLora(mut a) => {
-            (a.parts, a.rewriting, a.out) = (parts, rewriting, out);
+            (a.parts, a.rewriting, a.out) = (parts, rewriting(a.rewriting), out);
             merge_lora::run(&a, global, output)
         }
         _ => Err(damaged("not a command that has parts".into())),

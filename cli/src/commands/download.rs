@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use verify::private::Paths;
+use verify::rewrite::Locking;
 use verify::{Result, Shown};
 
 use crate::args::{Download, Global};
@@ -16,6 +18,7 @@ pub fn run(args: &Download, global: &Global, output: &Output) -> Result<u8> {
     let mut request = Request::new(args.source, &args.repo, args.revision.as_deref())?;
     request.include = args.include.clone();
     request.exclude = args.exclude.clone();
+    request.keep_code = args.keep_code;
     let console = Console::new(global.quiet, global.verbose);
     let environment = Environment::read(args.source)?;
     let environment = (!args.offline && !offline()).then_some(&environment);
@@ -24,7 +27,9 @@ pub fn run(args: &Download, global: &Global, output: &Output) -> Result<u8> {
         streams: args.streams.into(),
         threads: global.threads(),
         force: args.force,
+        paths: if args.private_paths { Paths::Full } else { Paths::Hidden },
         lock_wait: Duration::from_secs(args.lock_wait.into()),
+        locking: if args.no_lock { Locking::Skip } else { Locking::Take },
     };
     if args.dry_run {
         return dry_run(args, &request, &options, &console, output);
@@ -83,8 +88,15 @@ pub fn say(done: &Done, took: f64, output: &Output) {
         plan.left_out.iter().filter(|l| l.reason.starts_with("code")).map(|l| l.name.as_str()).collect();
     if !code.is_empty() {
         output.warning(&format!(
-            "code is not fetched ({}): a server that needs it would ask for trust_remote_code",
+            "code is not fetched ({}): a server that needs it would ask for trust_remote_code; --keep-code fetches Python files",
             code.join(", ")
+        ));
+    }
+    let kept: Vec<_> = plan.files.iter().map(|f| f.path.as_str()).filter(|p| p.ends_with(".py")).collect();
+    if !kept.is_empty() {
+        output.warning(&format!(
+            "code is fetched ({}): a server needs --trust-remote-code to use it, and then runs it: read it first",
+            kept.join(", ")
         ));
     }
     let there = match done.verified.len() {

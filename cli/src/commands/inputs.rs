@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use verify::private::Paths;
 use verify::report::Report;
+use verify::rewrite::Locking;
 use verify::{Class, Result};
 
 use super::download::{print_plan, say};
@@ -19,8 +21,14 @@ pub struct Inputs<'a> {
     pub out: &'a Path,
     /// With `--dry-run` nothing is downloaded.
     pub dry_run: bool,
+    /// What becomes of the machine's paths in the report of what is fetched.
+    pub paths: Paths,
+    /// Fetch Python files too.
+    pub keep_code: bool,
     /// How long to wait for another run that writes the same folder.
     pub lock_wait: Duration,
+    /// Whether runs on the same folder keep one another out.
+    pub locking: Locking,
     /// Options of every command.
     pub global: &'a Global,
     /// Where is told what was downloaded.
@@ -43,7 +51,7 @@ impl Inputs<'_> {
     pub fn local(&self, model: &Model) -> Result<Option<Local>> {
         let request = match model {
             Model::Folder(dir) => return Ok(Some(Local { dir: dir.clone(), pinned: None })),
-            Model::Hub(request) => request,
+            Model::Hub(request) => &Request { keep_code: self.keep_code, ..request.clone() },
         };
         let console = Console::new(self.global.quiet, self.global.verbose);
         let environment = Environment::read(request.hub)?;
@@ -78,7 +86,9 @@ impl Inputs<'_> {
             streams: 8,
             threads: self.global.threads(),
             force: false,
+            paths: self.paths,
             lock_wait: self.lock_wait,
+            locking: self.locking,
         };
         match request.hub {
             Hub::Hf => into_cache(request, &options, console),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quant::awq::{Engine, Layout};
 use quant::calibration::data::{DataOptions, Samples};
-use quant::{Activations, Awq, Coder, Fp8, Pattern, Tails};
+use quant::{Activations, Awq, Coder, Fp8, NonFinite, Pattern, Tails};
 use runner::cuda::awq::AwqEngine;
 use runner::cuda::fp8::Fp8Coder;
 use runner::{Place, Wish};
@@ -91,6 +91,7 @@ fn fp8(args: &Quantize, wish: Wish) -> Result<Fp8> {
     let scales = Scales { inputs: args.static_activations, cache: args.kv_cache };
     let mut quantize = stage(args.scheme, scales, &args.ignore)?;
     quantize.coder = coder(wish, args.dry_run)?;
+    quantize.nonfinite = nonfinite(args.allow_nonfinite);
     if args.quantize_tails {
         quantize.tails = Tails::QuantizeUnfused;
     }
@@ -125,6 +126,11 @@ pub fn experts(asked: Option<Experts>) -> quant::Experts {
     }
 }
 
+/// What becomes of modules that no scale fits.
+pub fn nonfinite(allowed: bool) -> NonFinite {
+    if allowed { NonFinite::Keep } else { NonFinite::Refuse }
+}
+
 /// How keys and values are cached.
 pub fn kv_cache(asked: Option<KvCache>) -> quant::KvCache {
     match asked {
@@ -151,6 +157,7 @@ fn awq(args: &Quantize, wish: Wish) -> Result<Awq> {
         experts: experts(args.calibration.experts),
         cache: kv_cache(args.kv_cache),
         ignore: patterns(&args.ignore)?,
+        nonfinite: nonfinite(args.allow_nonfinite),
         engine: engine(wish, args.dry_run)?,
         ..Awq::new(samples(args)?)
     })

@@ -31,7 +31,7 @@ pub struct Job<'a> {
 impl Job<'_> {
     /// Plans the job from metadata.
     pub fn plan(&self) -> Result<OutputPlan> {
-        OutputPlan::new(Checkpoint::open(self.base)?, &self.stages)
+        OutputPlan::with_code(Checkpoint::open(self.base)?, &self.stages, self.rewriting.code())
     }
 
     /// Runs a plan of this job.
@@ -106,6 +106,7 @@ pub fn print_plan(plan: &OutputPlan, out: &Path, global: &Global, output: &Outpu
         }
         stage.warnings.iter().for_each(|w| output.warning(w));
     }
+    plan.warnings().iter().for_each(|w| output.warning(w));
     let head = ["shard", "tensors", "size"].map(String::from).to_vec();
     let row =
         |s: &verify::rewrite::ShardPlan| vec![s.name.to_string(), s.layout.len().to_string(), size(s.bytes)];
@@ -138,6 +139,7 @@ fn plan_json(plan: &OutputPlan, threads: usize, free: Option<u64>) -> Value {
     json!({
         "plan_sha256": plan.digest(),
         "stages": stages,
+        "warnings": plan.warnings(),
         "tensors": plan.tensors().collect::<Vec<_>>(),
         "bytes_to_read": plan.base_bytes(),
         "bytes_to_write": plan.bytes(),

@@ -7,6 +7,7 @@ use merge::MergeLora;
 use quant::Awq;
 use quant::calibration::data::{Samples, Voice};
 use runner::Wish;
+use verify::private::Paths;
 use verify::rewrite::Rewrite;
 use verify::template::{ChatTemplate, EmbedTemplate};
 use verify::{Error, Result, parsers};
@@ -26,10 +27,24 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
         Error::usage("no output folder").expected("--out DIR, or `out` in the recipe").hint("add --out DIR")
     })?;
     // Looked up first: a misspelt parser must not cost an hour of quantizing.
-    let mut verify =
-        recipe.verify.as_ref().map(|v| verification_of(v, (&out, args.on.wish()))).transpose()?;
+    let mut verify = recipe
+        .verify
+        .as_ref()
+        .map(|v| verification_of(v, (&out, args.on.wish()), args.rewriting.paths()))
+        .transpose()?;
+    let mut rewriting = args.rewriting;
+    rewriting.keep_code |= recipe.keep_code;
     let lock_wait = Duration::from_secs(args.rewriting.lock_wait.into());
-    let places = Inputs { out: &out, dry_run: args.dry_run, lock_wait, global, output };
+    let places = Inputs {
+        out: &out,
+        dry_run: args.dry_run,
+        paths: rewriting.paths(),
+        keep_code: rewriting.keep_code,
+        lock_wait,
+        locking: rewriting.locking(),
+        global,
+        output,
+    };
     let Some((base, adapters)) = local_inputs(&recipe, &places)? else {
         output.text("nothing was fetched (--dry-run); the plan itself needs the files above");
         output.result(0, serde_json::json!({"plan": null}));
@@ -47,7 +62,7 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     let done = or_on_cpu(args.on.wish(), output, |wish| {
         let stages = Stages::of(&recipe, &base.dir, &adapters, (args.dry_run, wish))?;
         let (stages, inputs) = (stages.list(), inputs.clone());
-        let (parts, rewriting) = (Parts::default(), args.rewriting);
+        let (parts, rewriting) = (Parts::default(), rewriting);
         let job = Job { base: &base.dir, stages, inputs, out: &out, parts, rewriting };
         let plan = job.plan()?;
         if args.dry_run {
@@ -68,6 +83,7 @@ pub fn run(args: &Run, global: &Global, output: &Output) -> Result<u8> {
     };
     let verified = verification::verify(&job, global, output)?;
     done.report.verification = Some(verified.json);
+    done.report.hide(&done.hiding);
     done.report.write(&out)?;
     output.text(&format!("report: {}", out.join("prep-report.json").display()));
     let code = u8::from(!verified.pass);
@@ -103,7 +119,11 @@ fn baseline_of(v: &Verify, places: &Inputs) -> Result<Option<Baseline>> {
     })
 }
 
-fn verification_of<'a>(v: &Verify, (out, wish): (&'a Path, Wish)) -> Result<verification::Job<'a>> {
+fn verification_of<'a>(
+    v: &Verify,
+    (out, wish): (&'a Path, Wish),
+    paths: Paths,
+) -> Result<verification::Job<'a>> {
     v.check()?;
     verification::check_reports(&v.report, out)?;
     let drawn = v.sampling()?;
@@ -119,7 +139,7 @@ fn verification_of<'a>(v: &Verify, (out, wish): (&'a Path, Wish)) -> Result<veri
             sampling: verification::drawn(&drawn, true)?,
             runs: drawn.repeat as usize,
         },
-        reports: v.report.clone(),
+        reports: verification::Reports { files: v.report.clone(), hiding: paths.hiding([out]) },
         baseline: None,
         wish,
     })
@@ -150,6 +170,7 @@ fn quantize_of(
             let scales = quantize::Scales { inputs: q.static_activations, cache: q.kv_cache };
             let mut fp8 = quantize::stage(q.scheme, scales, &q.ignore)?;
             fp8.coder = quantize::coder(wish, dry_run)?;
+            fp8.nonfinite = quantize::nonfinite(q.allow_nonfinite);
             if fp8.calibrates() {
                 fp8.walker = quantize::engine(wish, dry_run)?.cpu();
                 fp8.experts = quantize::experts(q.experts);
@@ -166,6 +187,7 @@ fn quantize_of(
                 experts: quantize::experts(q.experts),
                 cache: quantize::kv_cache(q.kv_cache),
                 ignore: quantize::patterns(&q.ignore)?,
+                nonfinite: quantize::nonfinite(q.allow_nonfinite),
                 engine: quantize::engine(wish, dry_run)?,
                 ..plain
             };

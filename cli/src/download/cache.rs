@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use verify::checkpoint::list_some;
 use verify::progress::Progress;
-use verify::rewrite::Lock;
 use verify::write::sync_dir;
 use verify::{Class, Error, FileName, Result, Shown};
 
@@ -43,7 +42,11 @@ pub fn into_cache(request: &Request, options: &Options, console: &Console) -> Re
     }
     let cache = Cache::of(&request.repo)?;
     match options.environment {
-        Some(environment) => cache.online(request, options, environment, console),
+        Some(environment) => {
+            let mut done = cache.online(request, options, environment, console)?;
+            done.warnings.extend(options.locking.warning());
+            Ok(done)
+        }
         None => cache.offline(request, options, console),
     }
 }
@@ -151,7 +154,8 @@ impl Cache {
             let mut locks = Vec::new();
             let mut others = Vec::new();
             for file in files {
-                match Lock::take(&self.locks.join(format!("{}.lock", file.digest)), Duration::ZERO) {
+                let path = self.locks.join(format!("{}.lock", file.digest));
+                match options.locking.take(&path, Duration::ZERO) {
                     Ok(lock) => {
                         locks.push(lock);
                         mine.push(file);
@@ -229,7 +233,7 @@ impl Cache {
         if listing.is_empty() {
             return Err(nothing_offline(request));
         }
-        let selection = Selection::new(&request.include, &request.exclude)?;
+        let selection = Selection::new(&request.include, &request.exclude, request.keep_code)?;
         let (mut files, left_out) = selection.apply(listing, |f| &f.path)?;
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let standing = look(&files, |f| self.blob(f), options.threads, console)?;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use verify::checkpoint::folder::{REPORT, SUMS, WORK};
 use verify::checkpoint::list_some;
+use verify::private::Paths;
 use verify::report::{FileLine, Report, StageReport};
-use verify::rewrite::Lock;
+use verify::rewrite::{Lock, Locking};
 use verify::write::{free_space, remove_tree, write_file};
 use verify::{Class, Digest, Error, FileName, Result, Shown, checksum};
 
@@ -33,8 +34,12 @@ pub struct Options<'a> {
     pub threads: usize,
     /// Replace what is there, whatever it is.
     pub force: bool,
+    /// What becomes of the machine's paths in the report.
+    pub paths: Paths,
     /// How long to wait for another run on the same folder.
     pub lock_wait: Duration,
+    /// Whether runs on the same folder keep one another out.
+    pub locking: Locking,
 }
 
 /// What a download did.
@@ -80,7 +85,7 @@ pub fn into_folder(request: &Request, out: &Path, options: &Options, console: &C
         let plan = plan_for(request, out, &found, options, console)?;
         let target = Place::prepare(out, &found, &plan, options)?;
         let wait = options.lock_wait.saturating_sub(began.elapsed());
-        let lock = match Lock::take(&target.build().join(WORK).join("lock"), wait) {
+        let lock = match options.locking.take(&target.build().join(WORK).join("lock"), wait) {
             // The lock goes with the work folder when its holder completes: look again.
             Err(e) if e.class() == Class::Locked && began.elapsed() < options.lock_wait => continue,
             other => other?,
@@ -175,7 +180,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn complete(self, found: &Found, place: Place, lock: Lock) -> Result<Done> {
+    fn complete(self, found: &Found, place: Place, lock: Option<Lock>) -> Result<Done> {
         let build = place.build().to_path_buf();
         let plan = &self.plan;
         let standing = look(&plan.files, |f| build.join(&f.path), self.options.threads, self.console)?;
@@ -206,7 +211,7 @@ impl Run<'_> {
         let dir = self.out.to_path_buf();
         let warnings = extra
             .map(|e| format!("{} holds files that are not of this download: {e}", Shown::path(self.out)));
-        let warnings = warnings.into_iter().collect();
+        let warnings = warnings.into_iter().chain(self.options.locking.warning()).collect();
         Ok(Done { dir, plan: self.plan, fetched, verified, replaced: wrong, warnings, checked })
     }
 
@@ -331,6 +336,7 @@ impl Run<'_> {
             decisions: Vec::new(),
             details: json!({"plan": plan.json(), "fetched": fetched, "replaced": replaced}),
         }];
+        report.hide(&self.options.paths.hiding([self.out]));
         report.write(build)
     }
 }

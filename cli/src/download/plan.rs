@@ -26,6 +26,8 @@ pub struct Request {
     pub include: Vec<String>,
     /// Globs of the files to leave out.
     pub exclude: Vec<String>,
+    /// Fetch Python files too.
+    pub keep_code: bool,
 }
 
 impl Request {
@@ -42,7 +44,8 @@ impl Request {
                 .hint("check --revision, or what follows `@`"));
         }
         let repo = RepoId::parse(repo)?;
-        Ok(Request { hub, repo, revision: revision.to_string(), include: Vec::new(), exclude: Vec::new() })
+        let (include, exclude) = (Vec::new(), Vec::new());
+        Ok(Request { hub, repo, revision: revision.to_string(), include, exclude, keep_code: false })
     }
 
     /// As recipes have it: `hf:OWNER/NAME@REVISION` or `modelscope:...`; `None` for a folder.
@@ -85,6 +88,9 @@ pub struct Plan {
     pub include: Vec<String>,
     /// Globs as given.
     pub exclude: Vec<String>,
+    /// Whether Python files were asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_code: bool,
     /// The files, small ones before weights.
     pub files: Vec<RemoteFile>,
     /// What is not fetched.
@@ -107,6 +113,7 @@ impl Plan {
             commit,
             include: request.include.clone(),
             exclude: request.exclude.clone(),
+            keep_code: request.keep_code,
             files,
             left_out,
         }
@@ -127,6 +134,7 @@ impl Plan {
             && self.revision == request.revision
             && self.include == request.include
             && self.exclude == request.exclude
+            && self.keep_code == request.keep_code
     }
 
     /// `hf:OWNER/NAME@COMMIT`: as a recipe names it.
@@ -175,7 +183,7 @@ pub fn commit(request: &Request, environment: &Environment, console: &Console) -
 /// Exit 2 for globs that leave nothing, 3 for names and files that are refused, 4 where the hub refuses or cannot
 /// be reached.
 pub fn plan(request: &Request, environment: &Environment, console: &Console) -> Result<Plan> {
-    let selection = Selection::new(&request.include, &request.exclude)?;
+    let selection = Selection::new(&request.include, &request.exclude, request.keep_code)?;
     let names = (request.repo.as_str(), request.revision.as_str());
     let http = Http::new(environment, request.hub, names, console)?;
     let source = source(request.hub, environment);

@@ -35,21 +35,25 @@ pub struct Selection {
     include: Vec<GlobMatcher>,
     exclude: Vec<GlobMatcher>,
     given: bool,
+    keep_code: bool,
 }
 
 impl Selection {
-    /// From the globs of the command line; none for `include` means the default.
+    /// From the globs of the command line; none for `include` means the default. Python files are only ever fetched
+    /// with `keep_code`.
     ///
     /// # Errors
     /// Exit 2 for a pattern that is no glob.
-    pub fn new(include: &[String], exclude: &[String]) -> Result<Self> {
+    pub fn new(include: &[String], exclude: &[String], keep_code: bool) -> Result<Self> {
         let given = !include.is_empty();
-        let default = DEFAULT.map(String::from);
+        let code = keep_code.then_some("*.py");
+        let default: Vec<String> = DEFAULT.into_iter().chain(code).map(String::from).collect();
         let include = match given {
             true => globs("--include", include, Star::CrossesFolders)?,
             false => globs("--include", &default, Star::StaysInFolder)?,
         };
-        Ok(Selection { include, exclude: globs("--exclude", exclude, Star::CrossesFolders)?, given })
+        let exclude = globs("--exclude", exclude, Star::CrossesFolders)?;
+        Ok(Selection { include, exclude, given, keep_code })
     }
 
     /// Splits `files` into those to fetch and those left out, with reasons; `path` is a file's path.
@@ -84,7 +88,7 @@ impl Selection {
         let asked = self.given && included && !excluded;
         let danger = if ends(&PICKLES) || lower.ends_with(".bin.index.json") {
             Some("pickle: may run code when opened, never fetched")
-        } else if ends(&CODE) {
+        } else if ends(&CODE) && !(self.keep_code && lower.ends_with(".py")) {
             Some("code: a server would need trust_remote_code")
         } else {
             None
@@ -94,7 +98,7 @@ impl Selection {
                 true => Err(Error::input(format!("{} is refused", Shown(path.as_str())))
                     .found(reason)
                     .expected("safetensors, configs, tokenizer, template, licence")
-                    .hint("convert pickles with a trusted tool; fetch code with git, and read it first")),
+                    .hint("convert pickles with a trusted tool; Python files are fetched with --keep-code")),
                 false => Ok(Some(reason)),
             };
         }
@@ -174,7 +178,7 @@ mod tests {
     fn apply(include: &[&str], exclude: &[&str], files: &[&str]) -> Result<(Vec<String>, Vec<LeftOut>)> {
         let own = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
         let files: Vec<_> = files.iter().map(|f| RepoPath::parse(f).unwrap()).collect();
-        let (wanted, left) = Selection::new(&own(include), &own(exclude))?.apply(files, |f| f)?;
+        let (wanted, left) = Selection::new(&own(include), &own(exclude), false)?.apply(files, |f| f)?;
         Ok((wanted.iter().map(ToString::to_string).collect(), left))
     }
 
@@ -226,6 +230,22 @@ mod tests {
         assert!(
             apply(&[], &[], &["config.json", "pytorch_model.bin"]).unwrap_err().what().contains("pickles")
         );
+    }
+
+    #[test]
+    fn python_files_come_where_they_are_asked_for_and_other_code_never() {
+        let files = ["config.json", "modeling_x.py", "lib/a.py", "run.sh", "x.so", "pytorch_model.bin"];
+        let paths = || files.iter().map(|f| RepoPath::parse(f).unwrap()).collect::<Vec<_>>();
+        let wanted = |include: &[&str]| {
+            let include: Vec<_> = include.iter().map(ToString::to_string).collect();
+            let (wanted, _) = Selection::new(&include, &[], true)?.apply(paths(), |f| f)?;
+            Ok::<_, Error>(wanted.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        // The pickle alone is refused where nothing was asked for by name.
+        assert!(wanted(&[]).is_err());
+        assert_eq!(wanted(&["*.json", "*.py"]).unwrap(), ["config.json", "modeling_x.py", "lib/a.py"]);
+        assert_eq!(wanted(&["*.json"]).unwrap(), ["config.json"]);
+        assert!(wanted(&["*.sh"]).is_err() && wanted(&["*.so"]).is_err());
     }
 
     #[test]

@@ -45,6 +45,7 @@ use self::work::{AwqWork, Piece};
 use crate::calibration;
 pub use crate::calibration::Experts;
 use crate::calibration::data::Samples;
+use crate::nonfinite::NonFinite;
 use crate::pattern::Pattern;
 use crate::ranges::{self, KvCache, Wanted};
 use crate::select::{Fate, Selection, select};
@@ -92,6 +93,8 @@ pub struct Awq {
     pub cache: KvCache,
     /// Modules to leave in 16 bit.
     pub ignore: Vec<Pattern>,
+    /// Modules that no scale fits.
+    pub nonfinite: NonFinite,
     /// What to calibrate on.
     pub samples: Samples,
     /// Who does the heavy sums.
@@ -111,6 +114,7 @@ impl Awq {
             experts: Experts::default(),
             cache: KvCache::default(),
             ignore: Vec::new(),
+            nonfinite: NonFinite::default(),
             samples,
             engine: Engine::default(),
         }
@@ -140,11 +144,13 @@ impl Awq {
 }
 
 impl Rewrite for Awq {
-    fn plan(&self, input: &ModelView, _: &dyn TensorReader) -> Result<Stage> {
+    fn plan(&self, input: &ModelView, reader: &dyn TensorReader) -> Result<Stage> {
         self.check()?;
         crate::fp8::refuse_quantized(input)?;
         let arch = Architecture::of(&input.config, &input.tensors)?;
         let storage = self.storage(input, &arch)?;
+        let broken = self.nonfinite.find(&arch, reader)?;
+        broken.refuse_calibration(&arch)?;
         let obstacle = |_: &Unit, m: &Module| match m.layer {
             Some(Place::Mtp(_)) => {
                 Some("draft layers are not run, so there is nothing to calibrate on".into())
@@ -176,6 +182,7 @@ impl Rewrite for Awq {
         }
         output.config.set(None, "quantization_config", &quantization)?;
         let mut warnings = crate::fp8::warnings(&arch, &selection);
+        warnings.extend(broken.warnings(&arch));
         warnings.extend(self.samples.report.warnings.iter().cloned());
         let mut decisions = selection.decisions(&arch, &storage.describe());
         let cache = self.cache == KvCache::Fp8;
@@ -230,6 +237,9 @@ impl Awq {
             "calibration": self.samples.digest,
             "samples": self.samples.sequences.len(),
         });
+        if self.nonfinite == NonFinite::Keep {
+            options["allow_nonfinite"] = true.into();
+        }
         if self.cache == KvCache::Fp8 {
             options["kv_cache"] = self.cache.name().into();
         }

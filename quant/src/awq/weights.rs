@@ -119,6 +119,6 @@ pub fn not_finite<'a>(weights: impl IntoIterator<Item = &'a Matrix>) -> Option<E
         Error::input(format!("`{}` cannot be quantized", Shown(&name)))
             .found(format!("NaN or infinity in row {row}"))
             .expected("finite weights")
-            .hint("fetch the model again, or merge it again from its parts"),
+            .hint("fetch the model again, or merge it again from its parts; --fp8 --allow-nonfinite copies such modules as they are"),
     )
 }

@@ -27,6 +27,7 @@ pub use self::scheme::Scheme;
 use self::work::{Made, QuantizeWork};
 use crate::calibration::data::Samples;
 use crate::calibration::{self, Experts};
+use crate::nonfinite::{NOT_FINITE, NonFinite};
 use crate::pattern::Pattern;
 use crate::ranges::{self, Activations, Calibration, KvCache, Wanted};
 use crate::select::{Fate, Selection, select, without_numbers};
@@ -50,6 +51,8 @@ pub struct Fp8 {
     pub scheme: Scheme,
     /// Modules to leave in 16 bit.
     pub ignore: Vec<Pattern>,
+    /// Modules that no scale fits.
+    pub nonfinite: NonFinite,
     /// Linears that do not fill their blocks.
     pub tails: Tails,
     /// Who finds the scales of inputs.
@@ -67,18 +70,22 @@ pub struct Fp8 {
 }
 
 impl Rewrite for Fp8 {
-    fn plan(&self, input: &ModelView, _: &dyn TensorReader) -> Result<Stage> {
+    fn plan(&self, input: &ModelView, reader: &dyn TensorReader) -> Result<Stage> {
         refuse_quantized(input)?;
         let arch = Architecture::of(&input.config, &input.tensors)?;
         self.check(&arch)?;
-        let obstacle = |unit: &Unit, m: &Module| self.obstacle(unit, m);
+        let wanted = self.wanted();
+        let broken = self.nonfinite.find(&arch, reader)?;
+        if wanted.any() {
+            broken.refuse_calibration(&arch)?;
+        }
+        let obstacle = |unit: &Unit, m: &Module| broken.obstacle(m).or_else(|| self.obstacle(unit, m));
         let selection = select(&arch, &self.ignore, &obstacle)?;
         let mut pieces = layout::pieces(self.scheme, input, &arch, &selection)?;
         let shared = match self.scheme.grid() {
             Grid::Tensor => layout::share_scales(&arch, &mut pieces),
             Grid::Block | Grid::Channel => Vec::new(),
         };
-        let wanted = self.wanted();
         if wanted.inputs {
             pieces.iter_mut().for_each(Piece::add_input_scale);
         }
@@ -94,6 +101,7 @@ impl Rewrite for Fp8 {
         let mut decisions = selection.decisions(&arch, self.scheme.describe());
         decisions.extend(ranges::decisions(wanted, &arch));
         let mut warnings = warnings(&arch, &selection);
+        warnings.extend(broken.warnings(&arch));
         warnings.extend(self.samples.report.warnings.iter().cloned());
         if self.scheme.grid() == Grid::Block {
             if !selection.fates.contains(&Fate::Quantize) {
@@ -215,6 +223,9 @@ impl Fp8 {
             Tails::QuantizeUnfused => "quantize-unfused",
         };
         let mut options = json!({"format": self.scheme.describe(), "ignore": ignore, "tails": tails});
+        if self.nonfinite == NonFinite::Keep {
+            options["allow_nonfinite"] = true.into();
+        }
         let wanted = self.wanted();
         if wanted.inputs {
             options["activations"] = "static".into();
@@ -254,7 +265,8 @@ pub(crate) fn warnings(arch: &Architecture, selection: &Selection) -> Vec<String
     let unused = selection.unused.iter();
     let mut warnings: Vec<String> =
         unused.map(|p| format!("--ignore {} matches no module", Shown(p))).collect();
-    let left_out = selection.left_out.iter().filter(|(_, reason)| !reason.starts_with("--ignore"));
+    let told = |reason: &str| reason.starts_with("--ignore") || reason.starts_with(NOT_FINITE);
+    let left_out = selection.left_out.iter().filter(|(_, reason)| !told(reason));
     // The same unit of every layer is told once, by its first.
     let mut kinds: Vec<(String, usize, String)> = Vec::new();
     for (unit, reason) in left_out {

@@ -158,7 +158,8 @@ impl Job {
             .found(format!("NaN or infinity, first at {index}"))
             .expected("finite weights")
             .hint(
-                "the training diverged or the file is damaged: check its sha256, or take an earlier checkpoint",
+                "the training diverged or the file is damaged: check its sha256, or take an earlier checkpoint; \
+                 --allow-nonfinite copies such modules as they are",
             )
     }
 }

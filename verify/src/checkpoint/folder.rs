@@ -79,7 +79,8 @@ pub fn list(dir: &Path) -> Result<Listing> {
     Ok(Listing { shards, index, files, templates: named_templates(dir)?, left_out })
 }
 
-fn side_file(dir: &Path, name: &str) -> Result<SideFile> {
+/// The file `name` of `dir` that is carried over.
+pub(crate) fn side_file(dir: &Path, name: &str) -> Result<SideFile> {
     let name = FileName::parse(name)?;
     let path = resolve(dir, &name)?;
     let len = fs::metadata(&path).map_err(|e| Error::io("read", &path, &e))?.len();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::chain::{Notes, StageReader};
 use super::finish;
 use super::journal::{self, Journal, ShardLine, Sums};
-use super::lock::Lock;
+use super::lock::{Lock, Locking};
 use super::pipeline::ordered;
 use super::plan::{OutputPlan, ShardPlan};
 use super::stage::{Note, Preparation};
@@ -19,6 +19,7 @@ use crate::checkpoint::{TensorReader, list_some};
 use crate::checksum;
 use crate::error::{Class, Error, Result};
 use crate::names::{Digest, FileName, Shown};
+use crate::private::{Hiding, Paths};
 use crate::progress::Progress;
 use crate::report::{CHANGED, FileLine, Report};
 use crate::write::{ShardWriter, free_space, remove_tree, write_file};
@@ -90,10 +91,14 @@ pub struct Options {
     pub which: Which,
     /// How long to wait for another run on the same folder.
     pub lock_wait: Duration,
+    /// Whether runs on the same folder keep one another out.
+    pub locking: Locking,
     /// Other input folders, which the output must not touch.
     pub inputs: Vec<PathBuf>,
     /// The command as it was given, for the report.
     pub command: String,
+    /// What becomes of the machine's paths in the report.
+    pub paths: Paths,
     /// Hash every input shard for the report, however large.
     pub hash_inputs: bool,
     /// What a part leaves in [`COMMAND`], so that the folder can be assembled without repeating options.
@@ -110,8 +115,10 @@ impl Default for Options {
             existing: Existing::Continue,
             which: Which::All,
             lock_wait: Duration::ZERO,
+            locking: Locking::default(),
             inputs: Vec::new(),
             command: String::new(),
+            paths: Paths::default(),
             hash_inputs: false,
             remember: None,
         }
@@ -129,6 +136,8 @@ pub struct Finished {
     pub resumed: usize,
     /// True where the folder was complete already and nothing was written.
     pub already: bool,
+    /// What is hidden in the report, also in what is added to it later.
+    pub hiding: Hiding,
 }
 
 /// Runs `plan` into `out`. Runs that were interrupted are continued; but for a [`Which::Part`] the
@@ -146,15 +155,17 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     }
     let mut inputs = options.inputs.clone();
     inputs.push(plan.base.dir().to_path_buf());
+    let hiding = options.paths.hiding(inputs.iter().map(PathBuf::as_path).chain([out]));
     let (target, locks) = loop {
         if options.existing == Existing::Continue
             && let Some(report) = finished_before(plan, out)?
         {
             let resumed = plan.shards.len();
-            return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true });
+            return Ok(Finished { out: out.to_path_buf(), report, resumed, already: true, hiding });
         }
         let target = Target::prepare(out, &inputs, options.existing)?;
-        match Locks::take(&target, part, options.lock_wait.saturating_sub(started.elapsed())) {
+        let wait = options.lock_wait.saturating_sub(started.elapsed());
+        match Locks::take(&target, part, (options.locking, wait)) {
             Ok(locks) => break (target, locks),
             // The lock goes with the folder's journal when its holder completes the folder: look again.
             Err(e) if e.class() == Class::Locked && started.elapsed() < options.lock_wait => continue,
@@ -196,13 +207,15 @@ pub fn run(plan: &OutputPlan, out: &Path, options: &Options, progress: &dyn Prog
     plan.base.unchanged()?;
     let mut report = finish::report(plan, &journal.done, &inputs, options)?;
     report.seconds = started.elapsed().as_secs_f64();
+    report.warnings.extend(options.locking.warning());
+    report.hide(&hiding);
     if part.is_some() {
-        return Ok(Finished { out: out.to_path_buf(), report, resumed, already: false });
+        return Ok(Finished { out: out.to_path_buf(), report, resumed, already: false, hiding });
     }
     finish::write_rest(plan, &target.build, &journal.done, &mut report)?;
     target.complete()?;
     drop(locks);
-    Ok(Finished { out: out.to_path_buf(), report, resumed, already: false })
+    Ok(Finished { out: out.to_path_buf(), report, resumed, already: false, hiding })
 }
 
 /// The report of `out` where a run of this very plan completed it (it may have been killed before it could
@@ -227,25 +240,25 @@ fn finished_before(plan: &OutputPlan, out: &Path) -> Result<Option<Report>> {
 
 /// A whole run excludes every other; parts exclude whole runs and themselves.
 struct Locks {
-    _held: Vec<Lock>,
+    _held: Vec<Option<Lock>>,
 }
 
 impl Locks {
-    fn take(target: &Target, part: Option<Part>, wait: Duration) -> Result<Self> {
+    fn take(target: &Target, part: Option<Part>, (how, wait): (Locking, Duration)) -> Result<Self> {
         let work = target.build.join(WORK);
         let whole = work.join("lock");
         let held = match part {
             None => {
-                let mut held = vec![Lock::take(&whole, wait)?];
+                let mut held = vec![how.take(&whole, wait)?];
                 // A run without --force may be writing the folder that this one will replace.
                 if let Some(work) = target.busy() {
-                    held.push(Lock::take(&work.join("lock"), wait)?);
+                    held.push(how.take(&work.join("lock"), wait)?);
                 }
                 held
             }
             Some(p) => {
                 let own = work.join(format!("lock-{}-of-{}", p.index, p.count));
-                vec![Lock::share(&whole, wait)?, Lock::take(&own, wait)?]
+                vec![how.share(&whole, wait)?, how.take(&own, wait)?]
             }
         };
         Ok(Locks { _held: held })

@@ -52,13 +52,7 @@ pub(crate) fn report(
             details,
         });
     }
-    let code: Vec<_> = plan.output.left_out.iter().filter(|l| l.reason.starts_with("code")).collect();
-    if !code.is_empty() {
-        let names = code.iter().map(|l| l.name.as_str()).collect::<Vec<_>>().join(", ");
-        report.warnings.push(format!(
-            "code is not carried over ({names}): a server that needs it would ask for trust_remote_code"
-        ));
-    }
+    report.warnings.extend(plan.warnings.iter().cloned());
     report.left_out = plan.output.left_out.clone();
     report.outputs = sums(done)?
         .into_iter()

@@ -9,6 +9,43 @@ use std::time::{Duration, Instant};
 use crate::error::{Class, Error, Result};
 use crate::names::Shown;
 
+/// Whether runs keep one another out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Locking {
+    /// They do.
+    #[default]
+    Take,
+    /// They cannot, on a file system without locks; the user sees to it.
+    Skip,
+}
+
+impl Locking {
+    /// What the user should know.
+    pub fn warning(self) -> Option<String> {
+        let text = "no lock was taken (--no-lock): another run that writes the same files at the same time spoils them";
+        (self == Locking::Skip).then(|| text.to_string())
+    }
+
+    /// [`Lock::take`], where locks are taken.
+    ///
+    /// # Errors
+    /// As [`Lock::take`].
+    pub fn take(self, path: &Path, wait: Duration) -> Result<Option<Lock>> {
+        (self == Locking::Take).then(|| Lock::take(path, wait)).transpose()
+    }
+
+    /// [`Lock::share`], where locks are taken.
+    ///
+    /// # Errors
+    /// As [`Lock::share`].
+    pub fn share(self, path: &Path, wait: Duration) -> Result<Option<Lock>> {
+        (self == Locking::Take).then(|| Lock::share(path, wait)).transpose()
+    }
+}
+
+/// How the system is asked for a lock.
+type How = fn(&File) -> Result<(), TryLockError>;
+
 /// Held as long as the value lives.
 #[derive(Debug)]
 pub struct Lock {
@@ -19,7 +56,7 @@ impl Lock {
     /// Takes the lock file at `path`, waiting at most `wait`.
     ///
     /// # Errors
-    /// Exit 75 naming the process that holds it.
+    /// Exit 75 naming the process that holds it; exit 5 where the file system has no locks.
     pub fn take(path: &Path, wait: Duration) -> Result<Self> {
         Self::acquire(path, wait, File::try_lock)
     }
@@ -32,7 +69,7 @@ impl Lock {
         Self::acquire(path, wait, File::try_lock_shared)
     }
 
-    fn acquire(path: &Path, wait: Duration, how: fn(&File) -> Result<(), TryLockError>) -> Result<Self> {
+    fn acquire(path: &Path, wait: Duration, how: How) -> Result<Self> {
         let began = Instant::now();
         loop {
             let mut file = OpenOptions::new()
@@ -53,7 +90,7 @@ impl Lock {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 Err(TryLockError::WouldBlock) => return Err(held(&mut file, path)),
-                Err(TryLockError::Error(e)) => return Err(Error::io("lock", path, &e)),
+                Err(TryLockError::Error(e)) => return Err(no_locks(path, &e)),
             }
         }
     }
@@ -76,6 +113,12 @@ fn still_there(file: &File, path: &Path) -> bool {
     }
 }
 
+fn no_locks(path: &Path, e: &std::io::Error) -> Error {
+    Error::io("lock", path, e)
+        .expected("a file system with file locks; some network disks have none")
+        .hint("make sure that no other run writes this folder, and add --no-lock")
+}
+
 fn held(file: &mut File, path: &Path) -> Error {
     let mut holder = String::new();
     let _ = file.read_to_string(&mut holder);
@@ -87,6 +130,24 @@ fn held(file: &mut File, path: &Path) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn system(code: i32) -> TryLockError {
+        TryLockError::Error(std::io::Error::from_raw_os_error(code))
+    }
+
+    #[test]
+    fn without_locks_the_error_says_how_to_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        // ENOLCK of NFS without lockd, EOPNOTSUPP, ENOSYS.
+        let refusals: [How; 3] = [|_| Err(system(37)), |_| Err(system(95)), |_| Err(system(38))];
+        for how in refusals {
+            let e = Lock::acquire(&path, Duration::from_secs(9), how).unwrap_err();
+            assert_eq!(e.class(), Class::Disk);
+            assert!(e.to_string().contains("--no-lock") && e.what().contains("lock"), "{e}");
+        }
+        assert!(Locking::Skip.take(&path, Duration::ZERO).unwrap().is_none());
+    }
 
     #[test]
     fn second_taker_is_told_who_holds_it() {

@@ -13,6 +13,7 @@
 //! and gives the same bytes as running the stages one after the other through folders.
 
 mod chain;
+mod code;
 mod engine;
 mod finish;
 mod journal;
@@ -23,9 +24,10 @@ mod stage;
 mod target;
 mod view;
 
+pub use code::Code;
 pub use engine::{COMMAND, Finished, Options, Part, Which, run};
 pub use journal::Sums;
-pub use lock::Lock;
+pub use lock::{Lock, Locking};
 pub use plan::{OutputPlan, ShardPlan};
 pub use stage::{
     Applied, Built, Decision, Dropped, InputFile, Needs, Note, Preparation, Rewrite, Stage, StageBuilder,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use unicode_normalization::UnicodeNormalization;
 
+use super::Code;
 use super::chain::{Makers, Notes, StageReader, makers};
 use super::stage::{Rewrite, Stage};
 use super::view::ModelView;
@@ -26,6 +27,8 @@ pub struct OutputPlan {
     pub(crate) source_sums: Digests,
     /// Digests of the side files that will come out.
     pub(crate) files: Digests,
+    /// What the user should know of the folder's files, beside the warnings of the stages.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// One output file: its units in order, and where each of their outputs stands.
@@ -59,6 +62,14 @@ impl OutputPlan {
     /// # Errors
     /// What the stages refuse; names that only differ by case; a result that is not a model.
     pub fn new(base: Checkpoint, rewrites: &[&dyn Rewrite]) -> Result<Self> {
+        Self::with_code(base, rewrites, Code::LeaveOut)
+    }
+
+    /// As [`Self::new`], with a choice of what becomes of the model's code.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; code that cannot be read.
+    pub fn with_code(base: Checkpoint, rewrites: &[&dyn Rewrite], code: Code) -> Result<Self> {
         let source_sums = source_sums(&base)?;
         let mut view = ModelView::of(&base);
         let mut stages: Vec<(Stage, Makers)> = Vec::new();
@@ -75,13 +86,19 @@ impl OutputPlan {
             let makers = makers(&stage);
             stages.push((stage, makers));
         }
+        let warnings = code.settle(&mut view, &base)?;
         check_case(&view)?;
         let last = stages.last().map(|(s, _)| s).ok_or_else(|| Error::usage("nothing to do"))?;
         let shards = lay_out(last)?;
         let files: Digests =
             view.files.iter().map(|f| Ok((f.name.clone(), f.content.digest()?))).collect::<Result<_>>()?;
+        if code == Code::Keep {
+            // The other files of the source were held to its sums above.
+            let mut code = files.iter().filter(|(name, _)| name.as_str().ends_with(".py"));
+            code.try_for_each(|(name, digest)| check_sum(&source_sums, name, *digest))?;
+        }
         let identity = identity(&base, &stages, &shards, (&view, &files));
-        Ok(OutputPlan { base, stages, output: view, shards, identity, source_sums, files })
+        Ok(OutputPlan { base, stages, output: view, shards, identity, source_sums, files, warnings })
     }
 
     /// The folder that will come out.
@@ -97,6 +114,11 @@ impl OutputPlan {
     /// The planned stages, in order.
     pub fn stages(&self) -> impl Iterator<Item = &Stage> {
         self.stages.iter().map(|(s, _)| s)
+    }
+
+    /// What the user should know of the folder's files, beside the warnings of the stages.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Output files, in order.

@@ -1,16 +1,14 @@
 //! Several models: each verified in turn, then one table and one report.
 
-use std::path::PathBuf;
-
 use serde_json::json;
-use verify::suite::{Comparison, Form, NotRun, Report, comparison_rows};
+use verify::suite::{Comparison, NotRun, Report, comparison_rows};
 use verify::template::{Finding, Level};
 use verify::{Class, Error, Result, Shown};
 
 use super::job::Row;
 use super::json::of as as_json;
 use super::outcome::Outcome;
-use super::{Looked, look, reports};
+use super::{Looked, Reports, look};
 use crate::args::Global;
 use crate::output::{Output, table};
 
@@ -22,7 +20,7 @@ struct Left {
 }
 
 /// Verifies every row. One that cannot be run costs no other; the exit code is the highest of all.
-pub fn run(rows: &[Row<'_>], reports: &[PathBuf], global: &Global, output: &Output) -> Result<u8> {
+pub fn run(rows: &[Row<'_>], reports: &Reports, global: &Global, output: &Output) -> Result<u8> {
     let (mut done, mut left, mut lines): (Vec<Outcome>, Vec<Left>, Vec<_>) = Default::default();
     for row in rows {
         let name = row.name();
@@ -56,10 +54,7 @@ pub fn run(rows: &[Row<'_>], reports: &[PathBuf], global: &Global, output: &Outp
         output.text(&format!("  {} was not run", Shown(model.model)));
     }
     let comparison = Comparison { pass: code == 0, rows, not_run };
-    for path in reports {
-        reports::write(path, &comparison.write(Form::of(path)?)?)?;
-        output.text(&format!("report: {}", Shown::path(path)));
-    }
+    reports.write(|form| comparison.write(form), output)?;
     output.result(code, json!({"pass": code == 0, "rows": lines}));
     Ok(code)
 }

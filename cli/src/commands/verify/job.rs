@@ -12,6 +12,7 @@ use verify::template::Renderer;
 use verify::{Error, Result, diagnose};
 
 use super::baseline::Baseline;
+use super::reports::Reports;
 use crate::args::{self, Verify};
 use crate::endpoint::{Address, ApiKey};
 
@@ -19,7 +20,7 @@ use crate::endpoint::{Address, ApiKey};
 pub struct Job<'a> {
     pub model: &'a Path,
     pub run: Running,
-    pub reports: Vec<PathBuf>,
+    pub reports: Reports,
     pub baseline: Option<Baseline>,
     /// Where it is run.
     pub wish: Wish,
@@ -144,7 +145,8 @@ impl<'a> Row<'a> {
             })
         };
         let folder = |(row, model): (usize, &'a PathBuf)| -> Result<Row<'a>> {
-            let (reports, baseline) = (args.report.clone(), baseline.clone());
+            // They tell of all rows, and are written when all have been looked at.
+            let (reports, baseline) = (Reports::default(), baseline.clone());
             Ok(Row::Folder(Job { model, run: running(row)?, reports, baseline, wish: args.on.wish() }))
         };
         let server = |(at, address): (usize, &'a String)| -> Result<Row<'a>> {

@@ -14,15 +14,16 @@ mod run_suite;
 
 use serde_json::{Value, json};
 use verify::checkpoint::Config;
-use verify::suite::{Form, Reading};
+use verify::private::Paths;
+use verify::suite::Reading;
 use verify::template::Finding;
-use verify::{Result, Shown, diagnose};
+use verify::{Result, diagnose};
 
 pub use self::baseline::Baseline;
 pub use self::job::{Job, Reasoning, Running, drawn, suite_of};
 use self::job::{Row, ServerJob};
 use self::outcome::Outcome;
-pub use self::reports::{check as check_reports, outside, write as write_report};
+pub use self::reports::{Reports, check as check_reports, outside, write as write_report};
 use super::folder_of;
 use super::template::say_findings;
 use crate::args::{Global, Verify};
@@ -48,13 +49,17 @@ pub fn run(args: &Verify, global: &Global, output: &Output) -> Result<u8> {
         check_reports(&args.report, folder)?;
     }
     check_reports(&args.report, std::path::Path::new(""))?;
-    let [row] = rows.as_slice() else { return compare::run(&rows, &args.report, global, output) };
+    let folders = args.model.iter().chain(&args.server.folder).chain(&args.baseline.baseline);
+    let paths = if args.private_paths { Paths::Full } else { Paths::Hidden };
+    let hiding = paths.hiding(folders.map(std::path::PathBuf::as_path));
+    let reports = Reports { files: args.report.clone(), hiding };
+    let [row] = rows.as_slice() else { return compare::run(&rows, &reports, global, output) };
     let looked = look(row, global, output)?;
     let code = match &looked {
         Looked::Run(outcome) => outcome.code(),
         Looked::Stopped { .. } => 1,
     };
-    let verified = finish(looked, &args.report, output)?;
+    let verified = finish(looked, &reports, output)?;
     output.result(code, verified.json);
     Ok(code)
 }
@@ -106,15 +111,12 @@ fn look_at_server(job: &ServerJob<'_>, global: &Global, output: &Output) -> Resu
 }
 
 /// Writes the reports of one model that was run.
-fn finish(looked: Looked, reports: &[std::path::PathBuf], output: &Output) -> Result<Verified> {
+fn finish(looked: Looked, reports: &Reports, output: &Output) -> Result<Verified> {
     let outcome = match looked {
         Looked::Run(outcome) => outcome,
         Looked::Stopped { json, .. } => return Ok(Verified { pass: false, json }),
     };
     let report = outcome.report();
-    for path in reports {
-        reports::write(path, &report.write(Form::of(path)?)?)?;
-        output.text(&format!("report: {}", Shown::path(path)));
-    }
+    reports.write(|form| report.write(form), output)?;
     Ok(Verified { pass: outcome.verdict.pass, json: json::of(&outcome) })
 }

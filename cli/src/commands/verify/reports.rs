@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use verify::private::Hiding;
 use verify::suite::Form;
 use verify::write::write_file;
 use verify::{Class, Error, FileName, Result, Shown};
+
+use crate::output::Output;
 
 /// Refuses reports that cannot be written, or that would be files of the model.
 pub fn check(reports: &[PathBuf], model: &Path) -> Result<()> {
@@ -34,6 +37,29 @@ pub fn outside(path: &Path, model: &Path) -> Result<()> {
 /// The folder that `path` lies in.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Files that tell of a verification.
+#[derive(Debug, Default)]
+pub struct Reports {
+    /// Where to write; the ending tells the form.
+    pub files: Vec<PathBuf>,
+    /// What is hidden in them.
+    pub hiding: Hiding,
+}
+
+impl Reports {
+    /// Writes each in its form, and says so.
+    ///
+    /// # Errors
+    /// Exit 5 where one cannot be written.
+    pub fn write(&self, form: impl Fn(Form) -> Result<String>, output: &Output) -> Result<()> {
+        for path in &self.files {
+            write(path, &self.hiding.text(&form(Form::of(path)?)?))?;
+            output.text(&format!("report: {}", Shown::path(path)));
+        }
+        Ok(())
+    }
 }
 
 /// Writes the text of a report, whole or not at all.
