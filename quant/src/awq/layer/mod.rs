@@ -1,31 +1,31 @@
 //! One layer: scales for every pair, then grids and codes for every matrix.
 
+mod judge;
+mod store;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use rayon::prelude::*;
 use runner::Cpu;
-use runner::backend::{Backend, Linear, Norm, Span, SwiGlu};
+use runner::backend::{Backend, Norm, Span, SwiGlu};
 use runner::blocks::Mlp;
-use runner::cpu::{Array, Watch};
-use runner::decoder::Layer;
+use runner::cpu::Array;
 use runner::weights::Matrix;
 use serde_json::{Value, json};
 use verify::architecture::{Architecture, Layer as Place, Module, Part, Role};
-use verify::checkpoint::{Config, TensorReader};
-use verify::{Class, Error, Result, Shown};
+use verify::checkpoint::Config;
+use verify::{Error, Result, Shown};
 
-use super::engine::{Engine, ToStore};
-use super::fold;
+pub use self::judge::{power, squared};
+use super::engine::Engine;
 use super::grid::IntFormat;
 use super::moments::Moments;
 use super::pairs::{self, Judge, Pair, Producer};
 use super::probe::Probe;
-use super::search::{Candidate, Found, Sizes, search, shortlist};
+use super::search::Found;
 use super::storage::Storage;
-use super::trial;
 use super::watch::{Keep, Sums};
-use super::weights::{Give, not_finite, numbers_of, rounded, shares};
 use super::{Clip, Experts, Rounding};
 use crate::calibration::{Record, Records, SEEN, Tensors, Visit, Visitor};
 use crate::ranges::{KvCache, cache_specs, groups, scale_of, stored};
@@ -162,7 +162,7 @@ impl<'a> LayerSearch<'a> {
         let inner: Vec<&Pair> = judged(Judge::Reader).filter(|p| out(self.module(p.readers[0]))).collect();
         if !inner.is_empty() {
             let keep = Keep::of(self.names(visit.number, &out));
-            pieces(visit, &probe, Some(keep.clone()))?;
+            judge::pieces(visit, &probe, Some(keep.clone()))?;
             for pair in inner {
                 let input = keep.taken(&self.module(pair.readers[0]).name)?;
                 let moments = self.moments_of(pair.readers[0])?;
@@ -309,124 +309,6 @@ impl<'a> LayerSearch<'a> {
         Ok((Array::new(judged.len() / cols.max(1), cols, judged), moments))
     }
 
-    // ----- the search
-
-    /// Scales of the pair by the output of a whole block; `output` gives it with the readers' columns scaled, their weights
-    /// rounded and the scales taken back, or as they are.
-    fn by_block(
-        &self,
-        visit: &mut Visit,
-        pair: &Pair,
-        probe: &Probe,
-        mut output: impl FnMut(&mut Visit, &Probe, Option<&[f32]>) -> Result<Array>,
-    ) -> Result<Found> {
-        let moments = self.moments_of(pair.readers[0])?;
-        let sizes = self.sizes(pair, &self.quantized_readers(pair), &moments)?;
-        let mut reference_on = |probe: &Probe| -> Result<_> {
-            let reference = output(visit, probe, None)?;
-            let power = power(squared(&reference));
-            Ok((reference, power))
-        };
-        let few = probe.glance();
-        let few = few.as_ref().map(|few| Ok((few, reference_on(few)?))).transpose()?;
-        let all = (probe, reference_on(probe)?);
-        let mut loss = |(probe, (reference, power)): &(&Probe, (Array, f64)), s: &[f32]| -> Result<f64> {
-            visit.progress.check()?;
-            let y = output(visit, probe, Some(&pair.columns(s)))?;
-            Ok(squared_difference(&y, reference) / power)
-        };
-        let candidates = match &few {
-            None => Candidate::coarse(),
-            Some(few) => shortlist(&sizes, |s| loss(few, s))?,
-        };
-        search(&sizes, candidates, |s| loss(&all, s)).map_err(|e| self.named(pair, e))
-    }
-
-    /// An error of the model's numbers with the place where they were met.
-    fn named(&self, pair: &Pair, e: Error) -> Error {
-        match e.class() {
-            Class::Input => {
-                let (from, to) = (self.producer(pair), &self.module(pair.readers[0]).name);
-                e.at(format!("scales between `{}` and `{}`", Shown(&from), Shown(to)))
-            }
-            _ => e,
-        }
-    }
-
-    fn quantized_readers(&self, pair: &Pair) -> Vec<usize> {
-        pair.readers.iter().copied().filter(|r| self.quantized(*r)).collect()
-    }
-
-    /// What the mixer makes of a probe; see [`Self::by_block`].
-    fn mixed(&self, visit: &mut Visit, pair: &Pair, probe: &Probe, columns: Option<&[f32]>) -> Result<Array> {
-        let Some(columns) = columns else { return pieces(visit, probe, None) };
-        let readers = self.quantized_readers(pair);
-        self.replace(&mut visit.layer, &readers, |m| {
-            rounded(self.cpu.isa(), m, columns, self.format, Give::Weights)
-        })?;
-        let y = pieces(visit, probe, None);
-        self.replace(&mut visit.layer, &readers, Matrix::clone)?;
-        y
-    }
-
-    /// What the MLP makes of a probe; see [`Self::by_block`].
-    fn fed(&self, visit: &Visit, pair: &Pair, probe: &Probe, columns: Option<&[f32]>) -> Result<Array> {
-        let Some(columns) = columns else { return visit.layer.mlp.forward(&self.cpu, &probe.x) };
-        let readers: HashSet<&str> =
-            self.quantized_readers(pair).into_iter().map(|r| &*self.module(r).name).collect();
-        trial::output(&self.cpu, &visit.layer.mlp, &probe.x, &|linear| {
-            let (weight, bias) = (&linear.weight, linear.bias.clone());
-            match readers.contains(&*weight.name) {
-                true => {
-                    let weight = rounded(self.cpu.isa(), weight, columns, self.format, Give::Weights);
-                    Linear { weight, bias }
-                }
-                false => Linear { weight: weight.clone(), bias },
-            }
-        })
-    }
-
-    /// Scales of the pair by the output of its one reader on `x`.
-    fn by_reader(&self, pair: &Pair, x: &Array, moments: &Moments) -> Result<Found> {
-        if x.rows() == 0 {
-            let scales = vec![1.0; pair.channels()];
-            return Ok(Found { candidate: Candidate::Identity, scales, before: 0.0, after: 0.0 });
-        }
-        let reader = self.weight(&self.module(pair.readers[0]).name)?;
-        let sizes = self.sizes(pair, &pair.readers, moments)?;
-        let found = self.of.engine.search(&self.cpu, (reader, x), &sizes, self.format, |s| pair.columns(s));
-        found.map_err(|e| self.named(pair, e))
-    }
-
-    fn sizes(&self, pair: &Pair, readers: &[usize], moments: &Moments) -> Result<Sizes> {
-        let weights: Vec<&Matrix> =
-            readers.iter().map(|r| self.weight(&self.module(*r).name)).collect::<Result<_>>()?;
-        let shares = shares(&weights, self.format.group);
-        if shares.iter().any(|s| !s.is_finite()) {
-            let overflow = || Error::input("weights are too large to be quantized").found("sums beyond f32");
-            return Err(not_finite(weights.iter().copied()).unwrap_or_else(overflow));
-        }
-        Ok(Sizes { inputs: pair.fold(&moments.means()), weights: pair.fold(&shares) })
-    }
-
-    /// Puts `with(original)` in the place of the modules' weights.
-    fn replace(
-        &self,
-        layer: &mut Layer<Cpu>,
-        modules: &[usize],
-        with: impl Fn(&Matrix) -> Matrix,
-    ) -> Result<()> {
-        let mut linears: HashMap<Arc<str>, &mut Linear<Cpu>> =
-            layer.linears_mut().into_iter().map(|l| (l.weight.name.clone(), l)).collect();
-        for m in modules {
-            let original = self.weight(&self.module(*m).name)?;
-            if let Some(linear) = linears.get_mut(&original.name) {
-                linear.weight = with(original);
-            }
-        }
-        Ok(())
-    }
-
     // ----- what is seen on the way
 
     /// Modules of the layer of some roles.
@@ -459,98 +341,6 @@ impl<'a> LayerSearch<'a> {
         })
     }
 
-    // ----- what is kept
-
-    /// Folds the scales of a pair into its producer, and remembers them for its readers.
-    fn settle(&mut self, input: &dyn TensorReader, pair: &Pair, found: Found) -> Result<()> {
-        self.lines.push(self.line(pair, &found));
-        if found.scaled().is_none() {
-            return Ok(());
-        }
-        let mut scales = found.scales;
-        match &pair.producer {
-            Producer::Norm { module, zero_centred } => {
-                self.record.tensors.push(fold::norm(input, module, *zero_centred, &mut scales)?);
-            }
-            Producer::Rows(m) => {
-                self.record.tensors.extend(fold::bias(input, &self.module(*m).name, &scales)?);
-                self.rows.insert(*m, scales.clone());
-            }
-        }
-        for reader in &pair.readers {
-            self.columns.insert(*reader, pair.columns(&scales));
-        }
-        Ok(())
-    }
-
-    /// Makes the tensors of the modules of some roles.
-    fn finish(&mut self, visit: &Visit, role: &dyn Fn(&Module) -> bool) -> Result<()> {
-        let here = |m: &Module| m.layer == Some(Place::Body(visit.number)) && role(m);
-        let mine: Vec<usize> = (0..self.of.fates.len()).filter(|m| here(self.module(*m))).collect();
-        let mut rest = &mine[..];
-        while !rest.is_empty() {
-            let size = |m: &usize| self.module(*m).rows * self.module(*m).cols;
-            let mut numbers = 0;
-            let fit = rest.iter().take(TOGETHER).take_while(|m| (numbers += size(m), numbers <= STRETCH).1);
-            let (some, others) = rest.split_at(fit.count().max(1));
-            rest = others;
-            let made: Vec<Tensors> =
-                some.par_iter().map(|m| self.tensors_of(visit, *m)).collect::<Result<_>>()?;
-            self.record.tensors.extend(made.into_iter().flatten());
-        }
-        Ok(())
-    }
-
-    /// The tensors of a module, none where it stays as it is.
-    fn tensors_of(&self, visit: &Visit, at: usize) -> Result<Tensors> {
-        let (columns, rows) = (self.columns.get(&at), self.rows.get(&at));
-        let module = self.module(at);
-        let known = self.moments.get(&module.name).map(|m| &**m);
-        match self.quantized(at) {
-            true => self.stored(module, columns.map(Vec::as_slice), rows.map(Vec::as_slice), known),
-            false if columns.is_none() && rows.is_none() => Ok(Vec::new()),
-            false => {
-                let weight = self.weight(&module.name)?;
-                Ok(vec![fold::weight(visit.input, module, weight, columns, rows)?])
-            }
-        }
-    }
-
-    /// Codes, scales and zeros of a module.
-    fn stored(
-        &self,
-        module: &Module,
-        columns: Option<&[f32]>,
-        rows: Option<&[f32]>,
-        known: Option<&Moments>,
-    ) -> Result<Tensors> {
-        let m = self.weight(&module.name)?;
-        let ones = vec![1.0; m.cols];
-        let columns = columns.unwrap_or(&ones);
-        let known = known.filter(|m| m.tokens() > 0);
-        // Narrower ranges of query and key would bend the softmax (AutoAWQ leaves them out as well).
-        let query_or_key = matches!(module.role, Role::Attention(Part::Q | Part::K));
-        let (mut codes, mut grids) = (Vec::with_capacity(m.rows * m.cols), Vec::new());
-        // Rows do not know of each other: a large matrix is never there as f32 as a whole.
-        let step = (STRETCH / m.cols.max(1)).max(1);
-        for first in (0..m.rows).step_by(step) {
-            let here = first..m.rows.min(first + step);
-            let mut values = numbers_of(m, here.clone());
-            fold::scale(&mut values, m.cols, columns, rows.map(|rows| &rows[here]));
-            let job = ToStore {
-                values: &values,
-                s: columns,
-                format: self.format,
-                clip: known.filter(|_| self.of.clip == Clip::Search && !query_or_key),
-                descent: known.filter(|_| self.of.rounding == Rounding::Descent),
-            };
-            let (some_codes, some_grids) = self.of.engine.codes(&self.cpu, &job)?;
-            codes.extend(some_codes);
-            grids.extend(some_grids);
-        }
-        self.of.storage.tensors(&module.name, [m.rows, m.cols], codes, &grids)
-    }
-
     fn producer(&self, pair: &Pair) -> String {
         match &pair.producer {
             Producer::Norm { module, .. } => module.clone(),
@@ -567,40 +357,4 @@ impl<'a> LayerSearch<'a> {
             "error_after": found.after,
         })
     }
-}
-
-/// What the mixer makes of a probe, a few samples at a time.
-fn pieces(visit: &Visit, probe: &Probe, watch: Option<Arc<dyn Watch>>) -> Result<Array> {
-    let (mut values, mut tokens) = (Vec::new(), 0);
-    for piece in probe.pieces(STEP) {
-        let y = visit.mixed(&piece.x, &piece.spans, watch.clone())?;
-        tokens += y.rows();
-        values.extend_from_slice(y.values());
-    }
-    Ok(Array::new(tokens, probe.x.cols(), values))
-}
-
-/// What a squared error is divided by: a block may give nothing but zeros, and then every loss is 0.
-pub fn power(squares: f64) -> f64 {
-    squares.max(f64::MIN_POSITIVE)
-}
-
-/// Sum of all squares, row by row.
-pub fn squared(x: &Array) -> f64 {
-    let rows: Vec<f64> = x
-        .values()
-        .par_chunks(x.cols().max(1))
-        .map(|r| r.iter().map(|v| f64::from(*v).powi(2)).sum())
-        .collect();
-    rows.iter().sum()
-}
-
-fn squared_difference(x: &Array, y: &Array) -> f64 {
-    let rows: Vec<f64> = x
-        .values()
-        .par_chunks(x.cols().max(1))
-        .zip(y.values().par_chunks(x.cols().max(1)))
-        .map(|(x, y)| x.iter().zip(y).map(|(x, y)| f64::from(x - y).powi(2)).sum())
-        .collect();
-    rows.iter().sum()
 }
