@@ -79,7 +79,8 @@ fn killed_while_replacing_leaves_the_old_folder_or_the_new_one() {
         kill_after(args.clone(), Duration::from_millis(2 + 3 * round));
         let mut left = files_but_work(&out);
         left.remove(".prep-replaced");
-        assert!(left == files(&old) || left == files(&new), "round {round}");
+        let told: Vec<(&String, usize)> = left.iter().map(|(name, bytes)| (name, bytes.len())).collect();
+        assert!(left == files(&old) || left == files(&new), "round {round}: {told:?}");
         prep(args).succeeds();
         assert!(files(&out) == files(&new) && !dir.join("out.prep-new").exists(), "round {round}");
     }

@@ -5,6 +5,7 @@
 //! step once it is complete; what was replaced is then removed. A kill at any moment leaves the old folder or
 //! the new one in place, whole.
 
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +13,8 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::checkpoint::folder::{REPORT, WORK};
 use crate::error::{Error, Result};
-use crate::names::{FileName, Shown};
-use crate::write::{remove_tree, sync_dir, write_file};
+use crate::names::Shown;
+use crate::write::{remove_tree, sync_dir};
 
 /// Marks a folder that was replaced and only waits to be removed.
 const REPLACED: &str = ".prep-replaced";
@@ -102,7 +103,9 @@ impl Target {
         if self.replaces() {
             let io = |e: std::io::Error| Error::io("replace", &self.out, &e);
             if self.out.exists() {
-                write_file(&self.out, &FileName::parse(REPLACED)?, b"")?;
+                // An empty file has no half: unlike `write_file`, nothing but the mark itself can be left by a kill.
+                File::create(self.out.join(REPLACED)).and_then(|mark| mark.sync_all()).map_err(io)?;
+                sync_dir(&self.out)?;
                 renameat_with(CWD, &self.build, CWD, &self.out, RenameFlags::EXCHANGE)
                     .map_err(|e| io(e.into()))?;
             } else {
