@@ -86,6 +86,16 @@ impl Global {
     }
 }
 
+/// What `--private-paths` says.
+pub fn paths(full: bool) -> Paths {
+    if full { Paths::Full } else { Paths::Hidden }
+}
+
+/// What `--no-lock` says.
+pub fn locking(none: bool) -> Locking {
+    if none { Locking::Skip } else { Locking::Take }
+}
+
 /// Options of commands that write a model folder from another.
 #[derive(Debug, Clone, Copy, ClapArgs)]
 #[command(next_help_heading = "Output folder")]
@@ -113,12 +123,12 @@ pub struct Rewriting {
 impl Rewriting {
     /// Whether runs keep one another out.
     pub fn locking(&self) -> Locking {
-        if self.no_lock { Locking::Skip } else { Locking::Take }
+        locking(self.no_lock)
     }
 
     /// What becomes of the machine's paths in the report.
     pub fn paths(&self) -> Paths {
-        if self.private_paths { Paths::Full } else { Paths::Hidden }
+        paths(self.private_paths)
     }
 
     /// What becomes of the model's code.

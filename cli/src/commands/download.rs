@@ -3,8 +3,6 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use verify::private::Paths;
-use verify::rewrite::Locking;
 use verify::{Result, Shown};
 
 use crate::args::{Download, Global};
@@ -27,9 +25,9 @@ pub fn run(args: &Download, global: &Global, output: &Output) -> Result<u8> {
         streams: args.streams.into(),
         threads: global.threads(),
         force: args.force,
-        paths: if args.private_paths { Paths::Full } else { Paths::Hidden },
+        paths: crate::args::paths(args.private_paths),
         lock_wait: Duration::from_secs(args.lock_wait.into()),
-        locking: if args.no_lock { Locking::Skip } else { Locking::Take },
+        locking: crate::args::locking(args.no_lock),
     };
     if args.dry_run {
         return dry_run(args, &request, &options, &console, output);

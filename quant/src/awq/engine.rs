@@ -92,15 +92,14 @@ impl Engine {
         format: IntFormat,
         columns: impl Fn(&[f32]) -> Vec<f32>,
     ) -> Result<Found> {
-        let loss_on = |x: &Array| self.loss(cpu, reader, x, format);
         let candidates = match glance(x) {
             None => Candidate::coarse(),
             Some(few) => {
-                let mut loss = loss_on(&few)?;
+                let mut loss = self.loss(cpu, reader, &few, format)?;
                 shortlist(sizes, |s| loss(&columns(s)))?
             }
         };
-        let mut loss = loss_on(x)?;
+        let mut loss = self.loss(cpu, reader, x, format)?;
         search(sizes, candidates, |s| loss(&columns(s)))
     }
 
@@ -109,7 +108,7 @@ impl Engine {
         &'a self,
         cpu: &'a Cpu,
         reader: &'a Matrix,
-        x: &Array,
+        x: &'a Array,
         format: IntFormat,
     ) -> Result<Box<Loss<'a>>> {
         if let (Engine::Cuda(gpu), Some(float)) = (self, float_of(reader)) {
@@ -117,9 +116,8 @@ impl Engine {
             let power = power(judge.power()?);
             return Ok(Box::new(move |columns| Ok(judge.loss(columns)? / power)));
         }
-        let x = x.clone();
         let product = move |weight: Matrix| -> Result<f64> {
-            let [y] = cpu.linear(&x, [&Linear { weight, bias: None }])?;
+            let [y] = cpu.linear(x, [&Linear { weight, bias: None }])?;
             Ok(squared(&y))
         };
         let power = power(product(reader.clone())?);

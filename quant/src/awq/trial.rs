@@ -38,10 +38,7 @@ pub fn output(
         cpu.add_experts(x, &visited, &mut y)?;
     }
     if let Some((shared, gate)) = &moe.shared {
-        let mut z = changed(shared).forward(cpu, x)?;
-        let [gate] = cpu.linear(x, [gate])?;
-        cpu.gate(&mut z, &gate)?;
-        cpu.add(&mut y, &z)?;
+        changed(shared).add_gated(cpu, x, gate, &mut y)?;
     }
     Ok(y)
 }

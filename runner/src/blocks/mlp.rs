@@ -158,10 +158,7 @@ impl<B: Backend> Mlp<B> {
                 moe.log.add(b, &router)?;
                 let mut y = b.experts(x, &router, moe.routing, &moe.experts)?;
                 if let Some((shared, gate)) = &moe.shared {
-                    let mut z = shared.forward(b, x)?;
-                    let [gate] = b.linear(x, [gate])?;
-                    b.gate(&mut z, &gate)?;
-                    b.add(&mut y, &z)?;
+                    shared.add_gated(b, x, gate, &mut y)?;
                 }
                 Ok(y)
             }
@@ -199,6 +196,17 @@ impl<B: Backend> SwiGlu<B> {
     pub fn forward(&self, b: &B, x: &B::Tensor) -> Result<B::Tensor> {
         let [y] = b.linear(&self.inner(b, x)?, [&self.down])?;
         Ok(y)
+    }
+
+    /// Adds its output to `y`, times the sigmoid of `gate(x)`: a shared expert.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub fn add_gated(&self, b: &B, x: &B::Tensor, gate: &Linear<B>, y: &mut B::Tensor) -> Result<()> {
+        let mut z = self.forward(b, x)?;
+        let [gate] = b.linear(x, [gate])?;
+        b.gate(&mut z, &gate)?;
+        b.add(y, &z)
     }
 
     /// What goes into `down`: `silu(gate(x)) * up(x)`, `[tokens, inter]`.

@@ -14,7 +14,6 @@ mod run_suite;
 
 use serde_json::{Value, json};
 use verify::checkpoint::Config;
-use verify::private::Paths;
 use verify::suite::Reading;
 use verify::template::Finding;
 use verify::{Result, diagnose};
@@ -50,7 +49,7 @@ pub fn run(args: &Verify, global: &Global, output: &Output) -> Result<u8> {
     }
     check_reports(&args.report, std::path::Path::new(""))?;
     let folders = args.model.iter().chain(&args.server.folder).chain(&args.baseline.baseline);
-    let paths = if args.private_paths { Paths::Full } else { Paths::Hidden };
+    let paths = crate::args::paths(args.private_paths);
     let hiding = paths.hiding(folders.map(std::path::PathBuf::as_path));
     let reports = Reports { files: args.report.clone(), hiding };
     let [row] = rows.as_slice() else { return compare::run(&rows, &reports, global, output) };
